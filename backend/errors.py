@@ -1,0 +1,30 @@
+"""Every error this package raises on purpose.
+
+PlaygroundError
+├── RequestError       a request that cannot be run as asked; also a ValueError
+├── ModelUnavailable   weights that cannot be had, or a model that cannot be run correctly
+├── OutOfBlocks        the KV pool has too few free blocks right now (handled by the scheduler)
+└── TraceError         text that is not a trace of a known version; also a ValueError
+
+Messages name the value that was given and the limit it broke, so that they can be shown as they are.
+"""
+
+
+class PlaygroundError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class RequestError(PlaygroundError, ValueError):
+    """A request that cannot be run as asked."""
+
+
+class ModelUnavailable(PlaygroundError):
+    """The weights cannot be had, or the model cannot be run correctly here."""
+
+
+class OutOfBlocks(PlaygroundError):
+    """The pool has fewer free blocks than an operation needs."""
+
+
+class TraceError(PlaygroundError, ValueError):
+    """The text is not a trace this version can read."""

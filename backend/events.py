@@ -1,0 +1,197 @@
+"""What happened in a run, in the order it happened: frozen dataclasses of plain Python values.
+
+Units: log-probabilities and entropies are natural (nats), times are seconds since the request was
+submitted, `sample` counts from 0. Minus infinity marks a token that a stage made impossible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+FinishReason = Literal["eos", "length", "stop", "grammar", "cancelled", "context_full", "error"]
+BlockOperation = Literal["allocate", "reuse", "fork", "copy", "truncate", "free", "evict"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageSetting:
+    """One switched-on stage and its setting, as text for display ("0.95", "3 biases")."""
+
+    stage: str
+    setting: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The request was accepted. `seed` is the one used, also where none was given."""
+
+    model: str
+    seed: int
+    prompt_token_ids: tuple[int, ...]
+    prompt_labels: tuple[str, ...]
+    stages: tuple[StageSetting, ...]
+    time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The request's next tokens do not fit into the pool now; it runs when blocks come free."""
+
+    num_needed_blocks: int
+    num_free_blocks: int
+    time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """Part of the prompt is in the cache: `num_computed_tokens` of `num_tokens` so far.
+
+    `num_cached_tokens` of them were reused from an earlier run instead of computed. `seconds` is the
+    model time of this part.
+    """
+
+    num_tokens: int
+    num_computed_tokens: int
+    num_cached_tokens: int
+    seconds: float
+    time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StageOutcome:
+    """What one stage did at one step.
+
+    Attributes:
+        stage: its name, a SamplingParams field.
+        setting: its value as text.
+        num_kept: tokens still possible after it.
+        cut_mass: probability, as it stood before the stage, of the tokens it cut.
+        changed: whether it altered any probability.
+        threshold: its cutoff in its own unit: top_k the number of ranks, top_p and typical_p the
+            cumulative probability reached, min_p the least probability kept; None where there is none.
+    """
+
+    stage: str
+    setting: str
+    num_kept: int
+    cut_mass: float
+    changed: bool
+    threshold: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """A table with one column per field, best model probability first (ties: lower id first).
+
+    Attributes:
+        token_ids, labels: the tokens; [C].
+        model_logprobs: before any stage; [C].
+        after: log-probability after each stage, -inf once cut; [num_stages][C].
+        cut_by: index of the stage that cut the token, -1 if kept; [C].
+        margins: by how much it was cut, in the unit of that stage's threshold (top_k: ranks beyond k;
+            top_p, typical_p: mass already reached beyond p; min_p: probability missing); None if
+            kept or where the stage has no threshold; [C].
+        luck: Gumbel noise of the token at this position; [C]. Drawn is argmax(log p + luck).
+    """
+
+    token_ids: tuple[int, ...]
+    labels: tuple[str, ...]
+    model_logprobs: tuple[float, ...]
+    after: tuple[tuple[float, ...], ...]
+    cut_by: tuple[int, ...]
+    margins: tuple[float | None, ...]
+    luck: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDecoded:
+    """One token was chosen.
+
+    Attributes:
+        index: place in the output, from 0. position: place in prompt and output, from 0.
+        label: how the token reads on its own; bytes that are no whole character as <0xF0 0x9F>.
+        text: what it added to the text (empty while a character is incomplete or for special tokens).
+        model_logprob: before any stage. logprob: after all stages (what it was drawn with).
+        rank: 1 for the most likely token of the model.
+        entropy: of the model's distribution.
+        luck: Gumbel noise of the chosen token; 0 for greedy and forced tokens.
+        uncut_winner: who would have been drawn if no stage had cut anything; None for forced tokens.
+        forced: given (scored text, a branch), not drawn.
+    """
+
+    sample: int
+    index: int
+    position: int
+    token_id: int
+    label: str
+    text: str
+    model_logprob: float
+    logprob: float
+    rank: int
+    entropy: float
+    luck: float
+    uncut_winner: int | None
+    stages: tuple[StageOutcome, ...]
+    candidates: Candidates | None
+    forced: bool = False
+    time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksChanged:
+    """The block table of a sequence changed.
+
+    `block_ids` are the physical blocks concerned; for "copy" the source and its copy.
+    """
+
+    operation: BlockOperation
+    sequence: int
+    block_ids: tuple[int, ...]
+    num_free_blocks: int
+    time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """The pool ran dry: the blocks were given to older requests; the run is recomputed later."""
+
+    num_tokens: int
+    time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SampleFinished:
+    """One sample is complete."""
+
+    sample: int
+    reason: FinishReason
+    text: str
+    num_tokens: int
+    time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of every run.
+
+    Attributes:
+        reason: of sample 0, or "cancelled" or "error" for the whole run.
+        message: for "error", what went wrong; else empty.
+        time_to_first_token: submission to first token, waiting included; None without a token.
+        prefill_seconds: model time spent on the prompt. decode_seconds: first to last token.
+        tokens_per_second: tokens after the first, over decode_seconds; None below two tokens.
+    """
+
+    reason: FinishReason
+    message: str
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_output_tokens: int
+    time_to_first_token: float | None
+    prefill_seconds: float
+    decode_seconds: float
+    tokens_per_second: float | None
+    time: float = 0.0
+
+
+Event = Started | Waiting | Prefilled | TokenDecoded | BlocksChanged | Preempted | SampleFinished | Finished

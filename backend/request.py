@@ -1,0 +1,362 @@
+"""What a caller asks for: frozen, validated descriptions of one run.
+
+Nothing here knows a model. Limits that depend on one (vocabulary, context length) are checked by
+the engine when the request is submitted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from backend.errors import RequestError
+
+MAX_PROMPT_CHARACTERS = 200_000
+MAX_NEW_TOKENS = 16_384
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARACTERS = 200
+MAX_LOGIT_BIASES = 1_024
+MAX_SAMPLES = 64
+MAX_BEAMS = 64
+MAX_DRAFT_TOKENS = 32
+MAX_CANDIDATES = 200
+MAX_SEED = 2**63 - 1
+
+# Stage names are the SamplingParams fields they read, in the order they are applied.
+_PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
+ORDERS: dict[str, tuple[str, ...]] = {
+    # transformers GenerationMixin._get_logits_processor
+    "transformers": (
+        *_PENALTIES,
+        "no_repeat_ngram_size",
+        "logit_bias",
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "typical_p",
+    ),
+    # vllm.v1.sample.sampler.Sampler: bias, penalties, temperature, min-p, then top-k and top-p
+    "vllm": (
+        "no_repeat_ngram_size",
+        "logit_bias",
+        *_PENALTIES,
+        "temperature",
+        "min_p",
+        "top_k",
+        "top_p",
+        "typical_p",
+    ),
+    # llama.cpp common_params_sampling.samplers: temperature comes last
+    "llama.cpp": (
+        "logit_bias",
+        *_PENALTIES,
+        "no_repeat_ngram_size",
+        "top_k",
+        "typical_p",
+        "top_p",
+        "min_p",
+        "temperature",
+    ),
+}
+STAGES = ORDERS["transformers"]
+
+
+def _number(name: str, value: Any, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise RequestError(f"{name} must be a number between {low:g} and {high:g}, got {value!r}")
+    if not math.isfinite(value) or not low <= value <= high:
+        raise RequestError(f"{name} must be between {low:g} and {high:g}, got {value!r}")
+    return float(value)
+
+
+def _integer(name: str, value: Any, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise RequestError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
+    if not math.isfinite(value) or value != int(value) or not low <= value <= high:
+        raise RequestError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
+    return int(value)
+
+
+def _boolean(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise RequestError(f"{name} must be true or false, got {value!r}")
+    return value
+
+
+def _choice(name: str, value: Any, options: Iterable[str]) -> str:
+    options = tuple(options)
+    if value not in options:
+        raise RequestError(f"{name} must be one of {', '.join(options)}, got {value!r}")
+    return str(value)
+
+
+def _token_ids(name: str, value: Any) -> tuple[int, ...]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise RequestError(f"{name} must be a list of token ids, got {value!r}")
+    ids = tuple(value)
+    for token_id in ids:
+        if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
+            raise RequestError(f"{name} holds {token_id!r}; token ids are whole numbers from 0 up")
+    return ids
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """The knobs of one draw. A neutral value switches its stage off: it is then not in the pipeline.
+
+    Attributes:
+        temperature: logits are divided by it; 0 is greedy, else 1e-6 to 100. Neutral: 1.
+        top_p: nucleus; smallest set whose probability reaches it, 0 to 1 (Holtzman et al. 2019).
+        top_k: number of best tokens kept. Neutral: 0.
+        min_p: keep p >= min_p * max p, 0 to 1 (Nguyen et al. 2024). Neutral: 0.
+        typical_p: locally typical set of this mass, 0 to 1 (Meister et al. 2022). Neutral: 1.
+        repetition_penalty: CTRL penalty on ids in prompt and output, 0.01 to 10. Neutral: 1.
+        frequency_penalty: subtracted per earlier occurrence in the output, -2 to 2. Neutral: 0.
+        presence_penalty: subtracted once if in the output, -2 to 2. Neutral: 0.
+        no_repeat_ngram_size: n-grams of this size never occur twice. Neutral: 0.
+        logit_bias: token id to an addend between -100 and 100.
+        order: None (as transformers), a name from ORDERS, or every stage name in your order.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    top_k: int = 0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    no_repeat_ngram_size: int = 0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    order: str | tuple[str, ...] | None = None
+    typical_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        temperature = _number("temperature", self.temperature, 0, 100)
+        if 0 < temperature < 1e-6:
+            raise RequestError(
+                f"temperature must be 0 (greedy) or between 1e-06 and 100, got {self.temperature!r}"
+            )
+        checked: dict[str, Any] = {
+            "temperature": temperature,
+            "top_p": _number("top_p", self.top_p, 0, 1),
+            "min_p": _number("min_p", self.min_p, 0, 1),
+            "top_k": _integer("top_k", self.top_k, 0, 1_000_000),
+            "typical_p": _number("typical_p", self.typical_p, 0, 1),
+            "repetition_penalty": _number("repetition_penalty", self.repetition_penalty, 0.01, 10),
+            "frequency_penalty": _number("frequency_penalty", self.frequency_penalty, -2, 2),
+            "presence_penalty": _number("presence_penalty", self.presence_penalty, -2, 2),
+            "no_repeat_ngram_size": _integer("no_repeat_ngram_size", self.no_repeat_ngram_size, 0, 1_000),
+            "logit_bias": _checked_bias(self.logit_bias),
+            "order": _checked_order(self.order),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def stage_order(self) -> tuple[str, ...]:
+        """All stage names in the order they apply, switched on or not."""
+        if isinstance(self.order, tuple):
+            return self.order
+        return ORDERS[self.order or "transformers"]
+
+
+def _checked_bias(value: Any) -> dict[int, float]:
+    if not isinstance(value, Mapping):
+        raise RequestError(f"logit_bias must map token ids to numbers, got {value!r}")
+    if len(value) > MAX_LOGIT_BIASES:
+        raise RequestError(f"logit_bias has {len(value)} entries, at most {MAX_LOGIT_BIASES} are allowed")
+    _token_ids("logit_bias", value)
+    return {token_id: _number(f"logit_bias[{token_id}]", bias, -100, 100) for token_id, bias in value.items()}
+
+
+def _checked_order(value: Any) -> str | tuple[str, ...] | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return _choice("order", value, ORDERS)
+    if not isinstance(value, Iterable):
+        raise RequestError(f"order must be one of {', '.join(ORDERS)} or a list of stages, got {value!r}")
+    order = tuple(value)
+    if sorted(map(str, order)) != sorted(STAGES):
+        raise RequestError(f"order must name each of {', '.join(STAGES)} once, got {list(order)!r}")
+    return order
+
+
+@dataclass(frozen=True)
+class Sample:
+    """n independent samples that share the prompt's blocks."""
+
+    n: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n", _integer("n", self.n, 1, MAX_SAMPLES))
+
+
+@dataclass(frozen=True)
+class BeamSearch:
+    """Beam search in the terms of transformers."""
+
+    num_beams: int = 4
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    num_return_sequences: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "num_beams", _integer("num_beams", self.num_beams, 1, MAX_BEAMS))
+        _number("length_penalty", self.length_penalty, -10, 10)
+        if self.early_stopping not in (True, False, "never"):
+            raise RequestError(f"early_stopping must be true, false or 'never', got {self.early_stopping!r}")
+        returned = _integer("num_return_sequences", self.num_return_sequences, 1, MAX_BEAMS)
+        if returned > self.num_beams:
+            raise RequestError(
+                f"num_return_sequences is {returned} but there are only {self.num_beams} beams"
+            )
+        object.__setattr__(self, "num_return_sequences", returned)
+
+
+@dataclass(frozen=True)
+class Speculative:
+    """Draft num_draft_tokens, check them in one forward of the target (Leviathan et al. 2023)."""
+
+    draft: str = "prompt_lookup"
+    num_draft_tokens: int = 4
+    verify: Literal["rejection", "coupled"] = "rejection"
+
+    def __post_init__(self) -> None:
+        count = _integer("num_draft_tokens", self.num_draft_tokens, 1, MAX_DRAFT_TOKENS)
+        object.__setattr__(self, "num_draft_tokens", count)
+        _choice("verify", self.verify, ("rejection", "coupled"))
+        if not isinstance(self.draft, str) or not self.draft:
+            raise RequestError(f"draft must name a draft source or a model, got {self.draft!r}")
+
+
+@dataclass(frozen=True)
+class BestOf:
+    """n samples in one batch, one of them selected."""
+
+    n: int = 8
+    select: Literal["sum", "mean", "vote", "mbr"] = "mean"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n", _integer("n", self.n, 1, MAX_SAMPLES))
+        _choice("select", self.select, ("sum", "mean", "vote", "mbr"))
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """A constraint on the output; exactly one source is given."""
+
+    json_schema: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    structural_tag: str | None = None
+    engine: Literal["xgrammar", "llguidance"] = "xgrammar"
+    reason_first: int = 0
+
+    def __post_init__(self) -> None:
+        names = ("json_schema", "regex", "ebnf", "structural_tag")
+        given = [name for name in names if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise RequestError(
+                f"a grammar takes exactly one of {', '.join(names)}, got {', '.join(given) or 'none'}"
+            )
+        _choice("engine", self.engine, ("xgrammar", "llguidance"))
+        _integer("reason_first", self.reason_first, 0, MAX_NEW_TOKENS)
+
+
+Strategy = Sample | BeamSearch | Speculative | BestOf
+
+
+@dataclass(frozen=True)
+class Request:
+    """One run, fully described.
+
+    Attributes:
+        prompt: text, or token ids.
+        chat: apply the model's chat template to the prompt (text only).
+        max_new_tokens: upper limit on generated tokens, output_prefix included.
+        stop: strings that end the run; they match text, not token ids, and are never shown.
+        seed: None draws one, which the trace then shows.
+        use_cache: False recomputes every key and value at each step, for comparison.
+        cache_salt: cached prompt blocks are reused only among requests of equal salt.
+        output_prefix: generated tokens already fixed (a branch): they count as output, not prompt.
+        num_candidates: candidates recorded per step beside the kept ones; 0 records no stages.
+    """
+
+    prompt: str | tuple[int, ...]
+    chat: bool = False
+    sampling: SamplingParams = SamplingParams()
+    strategy: Strategy = Sample()
+    grammar: Grammar | None = None
+    max_new_tokens: int = 64
+    stop: tuple[str, ...] = ()
+    seed: int | None = 0
+    use_cache: bool = True
+    cache_salt: str = ""
+    output_prefix: tuple[int, ...] = ()
+    num_candidates: int = 30
+
+    def __post_init__(self) -> None:
+        checked: dict[str, Any] = {
+            "prompt": _checked_prompt(self.prompt),
+            "chat": _boolean("chat", self.chat),
+            "max_new_tokens": _integer("max_new_tokens", self.max_new_tokens, 1, MAX_NEW_TOKENS),
+            "stop": _checked_stop(self.stop),
+            "seed": None if self.seed is None else _integer("seed", self.seed, 0, MAX_SEED),
+            "use_cache": _boolean("use_cache", self.use_cache),
+            "output_prefix": _token_ids("output_prefix", self.output_prefix),
+            "num_candidates": _integer("num_candidates", self.num_candidates, 0, MAX_CANDIDATES),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+        if self.chat and not isinstance(self.prompt, str):
+            raise RequestError("chat needs a text prompt, got token ids")
+        if len(self.output_prefix) >= self.max_new_tokens:
+            raise RequestError(
+                f"output_prefix already has {len(self.output_prefix)} tokens, "
+                f"max_new_tokens is {self.max_new_tokens}"
+            )
+        if not isinstance(self.cache_salt, str) or len(self.cache_salt) > 256:
+            raise RequestError("cache_salt must be a string of at most 256 characters")
+        for name, kinds in (("sampling", SamplingParams), ("strategy", Strategy)):
+            if not isinstance(getattr(self, name), kinds):
+                raise RequestError(f"{name} has the wrong type: {getattr(self, name)!r}")
+        if self.grammar is not None and not isinstance(self.grammar, Grammar):
+            raise RequestError(f"grammar has the wrong type: {self.grammar!r}")
+
+
+def _checked_prompt(value: Any) -> str | tuple[int, ...]:
+    if not isinstance(value, str):
+        ids = _token_ids("prompt", value)
+        if not ids:
+            raise RequestError("prompt is empty: give at least one token")
+        return ids
+    if not value:
+        raise RequestError("prompt is empty: give at least one character")
+    if len(value) > MAX_PROMPT_CHARACTERS:
+        raise RequestError(
+            f"prompt has {len(value):,} characters, at most {MAX_PROMPT_CHARACTERS:,} are allowed"
+        )
+    return value
+
+
+def _checked_stop(value: Any) -> tuple[str, ...]:
+    strings = (value,) if isinstance(value, str) else value
+    if not isinstance(strings, Iterable):
+        raise RequestError(f"stop must be a list of strings, got {value!r}")
+    strings = tuple(strings)
+    for string in strings:
+        if not isinstance(string, str):
+            raise RequestError(f"stop holds {string!r}; stop strings are text")
+        if len(string) > MAX_STOP_CHARACTERS:
+            raise RequestError(
+                f"a stop string has {len(string)} characters, at most {MAX_STOP_CHARACTERS} are allowed"
+            )
+    # An empty stop string matches everywhere, so it can only be a slip: it is left out.
+    unique = tuple(dict.fromkeys(string for string in strings if string))
+    if len(unique) > MAX_STOP_STRINGS:
+        raise RequestError(f"{len(unique)} stop strings given, at most {MAX_STOP_STRINGS} are allowed")
+    return unique
