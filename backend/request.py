@@ -26,18 +26,11 @@ MAX_SEED = 2**63 - 1
 
 # Stage names are the SamplingParams fields they read, in the order they are applied.
 _PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
+_CUTS = ("top_k", "top_p", "min_p", "typical_p")
 ORDERS: dict[str, tuple[str, ...]] = {
-    # transformers GenerationMixin._get_logits_processor
-    "transformers": (
-        *_PENALTIES,
-        "no_repeat_ngram_size",
-        "logit_bias",
-        "temperature",
-        "top_k",
-        "top_p",
-        "min_p",
-        "typical_p",
-    ),
+    "default": (*_PENALTIES, "no_repeat_ngram_size", "logit_bias", "temperature", *_CUTS),
+    # GenerationMixin._get_logits_processor, 5.24: as the default, but bias comes before the penalties
+    "transformers": ("logit_bias", *_PENALTIES, "no_repeat_ngram_size", "temperature", *_CUTS),
     # vllm.v1.sample.sampler.Sampler: bias, penalties, temperature, min-p, then top-k and top-p
     "vllm": (
         "no_repeat_ngram_size",
@@ -49,7 +42,7 @@ ORDERS: dict[str, tuple[str, ...]] = {
         "top_p",
         "typical_p",
     ),
-    # llama.cpp common_params_sampling.samplers: temperature comes last
+    # llama.cpp common_params_sampling.samplers: the cuts see the distribution before temperature
     "llama.cpp": (
         "logit_bias",
         *_PENALTIES,
@@ -61,7 +54,7 @@ ORDERS: dict[str, tuple[str, ...]] = {
         "temperature",
     ),
 }
-STAGES = ORDERS["transformers"]
+STAGES = ORDERS["default"]
 
 
 def _number(name: str, value: Any, low: float, high: float) -> float:
@@ -118,7 +111,7 @@ class SamplingParams:
         presence_penalty: subtracted once if in the output, -2 to 2. Neutral: 0.
         no_repeat_ngram_size: n-grams of this size never occur twice. Neutral: 0.
         logit_bias: token id to an addend between -100 and 100.
-        order: None (as transformers), a name from ORDERS, or every stage name in your order.
+        order: None (the default order), a name from ORDERS, or every stage name in your order.
     """
 
     temperature: float = 1.0
@@ -160,7 +153,7 @@ class SamplingParams:
         """All stage names in the order they apply, switched on or not."""
         if isinstance(self.order, tuple):
             return self.order
-        return ORDERS[self.order or "transformers"]
+        return ORDERS[self.order or "default"]
 
 
 def _checked_bias(value: Any) -> dict[int, float]:

@@ -1,0 +1,159 @@
+"""The only caller of a model's forward: pieces of sequences in, logits out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, PreTrainedModel
+
+from backend.errors import ModelUnavailable
+from backend.kv.paged_attention import PackedBatch, Row, paged_attention
+from backend.kv.paged_cache import PagedCache
+
+_ATTENTION = "decoding_playground_paged"
+_PAGEABLE_LAYERS = {"full_attention", "sliding_attention"}
+AttentionInterface.register(_ATTENTION, paged_attention)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """New tokens of one sequence to be computed.
+
+    Attributes:
+        token_ids: the new tokens. start: position of the first of them.
+        block_table: the sequence's blocks, with room for them; None computes without any cache, and then
+            token_ids is the whole sequence.
+        num_logits: logits are returned for this many of the last positions.
+    """
+
+    token_ids: Sequence[int]
+    start: int
+    block_table: Sequence[int] | None
+    num_logits: int
+
+
+class ModelRunner:
+    """Runs a stock transformers model over a paged cache.
+
+    Args:
+        model: in eval mode, on its device.
+        vocab_size: tokens that exist; wider logits (a padded vocabulary) are cut off there.
+    """
+
+    def __init__(self, model: PreTrainedModel, num_blocks: int, block_size: int, vocab_size: int):
+        refuse_unpageable(model)
+        self.model = model
+        self.device = model.device
+        self.context_length = int(model.config.get_text_config().max_position_embeddings)
+        self.vocab_size = min(vocab_size, int(model.config.get_text_config().vocab_size))
+        self.cache = PagedCache(num_blocks, block_size)
+        model.set_attn_implementation(_ATTENTION)
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        """Copy whole blocks before the next forward writes to them."""
+        self.cache.copy_blocks(pairs)
+
+    @torch.inference_mode()
+    def forward(self, pieces: list[Piece]) -> list[Tensor]:
+        """One model call for all cached pieces, one for all uncached ones.
+
+        Returns per piece the logits of its last num_logits positions; [num_logits, vocab_size].
+        """
+        results: dict[int, Tensor] = {}
+        for cached in (True, False):
+            numbers = [i for i, piece in enumerate(pieces) if (piece.block_table is not None) == cached]
+            if numbers:
+                logits = self._call([pieces[i] for i in numbers], cached)
+                counts = [pieces[i].num_logits for i in numbers]
+                results.update(zip(numbers, logits.split(counts), strict=True))
+        return [results[i] for i in range(len(pieces))]
+
+    def _call(self, pieces: list[Piece], cached: bool) -> Tensor:
+        token_ids: list[int] = []
+        positions: list[int] = []
+        wanted: list[int] = []
+        for piece in pieces:
+            token_ids.extend(piece.token_ids)
+            positions.extend(range(piece.start, piece.start + len(piece.token_ids)))
+            wanted.extend(range(len(token_ids) - piece.num_logits, len(token_ids)))
+        packed = self._pack(pieces, positions, cached)
+        self.cache.packed = packed
+        out = self.model(
+            input_ids=self._tensor([token_ids]),
+            position_ids=self._tensor([positions]),
+            cache=self.cache if cached else None,
+            use_cache=cached,
+            logits_to_keep=self._tensor(wanted),
+            packed=packed,
+        )
+        return out.logits[0, :, : self.vocab_size]
+
+    def _pack(self, pieces: list[Piece], positions: list[int], cached: bool) -> PackedBatch:
+        if not cached:
+            ends = torch.tensor([len(piece.token_ids) for piece in pieces]).cumsum(0).tolist()
+            rows = [
+                Row(end - len(piece.token_ids), end, len(piece.token_ids), end - len(piece.token_ids), None)
+                for piece, end in zip(pieces, ends, strict=True)
+            ]
+            return PackedBatch(rows, None, 0)
+        size = self.cache.block_size
+        rows, slots, start = [], [], 0
+        for piece in pieces:
+            end = start + len(piece.token_ids)
+            rows.append(self._row(piece, start, end))
+            table = piece.block_table or ()
+            slots.extend(table[at // size] * size + at % size for at in positions[start:end])
+            start = end
+        return PackedBatch(rows, self._tensor(slots), size)
+
+    def _row(self, piece: Piece, start: int, end: int) -> Row:
+        num_tokens = piece.start + len(piece.token_ids)
+        table = list(piece.block_table or ())[: -(-num_tokens // self.cache.block_size)]
+        if table == list(range(table[0], table[0] + len(table))):
+            return Row(start, end, num_tokens, table[0] * self.cache.block_size, None)
+        return Row(start, end, num_tokens, None, self._tensor(table))
+
+    def _tensor(self, values: list[int] | list[list[int]]) -> Tensor:
+        return torch.tensor(values, device=self.device)
+
+    @torch.inference_mode()
+    def verify(self) -> None:
+        """Compare a short text computed in pages, in parts, with the model's own attention.
+
+        Raises:
+            ModelUnavailable: they differ by more than rounding, so the model cannot be paged correctly.
+        """
+        ids = torch.randint(self.vocab_size, (12,), generator=torch.Generator().manual_seed(0)).tolist()
+        table = list(range(-(-len(ids) // self.cache.block_size)))
+        parts = [Piece(ids[:7], 0, table, 7), Piece(ids[7:11], 7, table, 4), Piece(ids[11:], 11, table, 1)]
+        paged = torch.cat([self.forward([part])[0] for part in parts]).float()
+        try:
+            self.model.set_attn_implementation("eager")
+            whole = self.model(input_ids=self._tensor([ids]), use_cache=False).logits
+        finally:
+            self.model.set_attn_implementation(_ATTENTION)
+        reference = whole[0, :, : self.vocab_size].float()
+        limit = 1e-3 if self.model.dtype == torch.float32 else 0.1
+        difference = float((paged - reference).abs().max() / reference.abs().max().clamp(min=1))
+        if not difference <= limit:
+            raise ModelUnavailable(
+                f"{type(self.model).__name__} cannot be paged correctly: its logits change by "
+                f"{difference:.2g} of their size, at most {limit:g} is rounding"
+            )
+
+
+def refuse_unpageable(model: PreTrainedModel) -> None:
+    """Refuse, by name, a model whose layers keep anything but keys and values per token.
+
+    Raises:
+        ModelUnavailable: naming the layer types, or the class that cannot take another attention.
+    """
+    config = model.config.get_text_config()
+    others = sorted(set(getattr(config, "layer_types", None) or ()) - _PAGEABLE_LAYERS)
+    if others:
+        raise ModelUnavailable(f"{type(model).__name__} has layers that cannot be paged: {', '.join(others)}")
+    if not model._supports_attention_backend or not hasattr(config, "max_position_embeddings"):
+        raise ModelUnavailable(f"{type(model).__name__} cannot be paged: its attention cannot be replaced")

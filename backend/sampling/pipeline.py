@@ -1,0 +1,196 @@
+"""Runs the stages in order, draws a token, and records what each stage did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from backend.errors import PlaygroundError
+from backend.events import Candidates, StageOutcome, StageSetting
+from backend.request import MAX_CANDIDATES, SamplingParams
+from backend.sampling import noise, processors, ranking
+from backend.sampling.processors import History
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a draw happens; with the token id it fixes the noise."""
+
+    seed: int
+    sample: int
+    position: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One drawn (or given) token and how it came about; fields as in events.TokenDecoded."""
+
+    token_id: int
+    model_logprob: float
+    logprob: float
+    rank: int
+    entropy: float
+    luck: float
+    uncut_winner: int | None
+    stages: tuple[StageOutcome, ...]
+    candidates: Candidates | None
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Logits of one pass through the pipeline; before[i] is what stage i was given."""
+
+    before: list[Tensor]
+    final: Tensor
+    uncut: Tensor
+
+
+class Pipeline:
+    """The stages of one request.
+
+    Stateless between calls: what a stage knows of earlier tokens comes in with the history, so a
+    sequence can be forked or rolled back without telling the pipeline.
+    """
+
+    def __init__(self, params: SamplingParams, label: Callable[[int], str], num_candidates: int = 30):
+        self.stages = processors.build(params)
+        self._greedy = params.temperature == 0
+        self._label = label
+        self._num_candidates = num_candidates
+
+    @property
+    def settings(self) -> tuple[StageSetting, ...]:
+        return tuple(StageSetting(stage.name, stage.setting) for stage in self.stages)
+
+    def process(self, logits: Tensor, history: History) -> Tensor:
+        """Log-probabilities after all stages; [V] in, [V] out.
+
+        Raises:
+            PlaygroundError: a stage left no token.
+        """
+        return torch.log_softmax(self._run(logits.float(), history).final, -1)
+
+    def choose(self, logits: Tensor, history: History, place: Place) -> Choice:
+        """Draw the next token from logits [V]: argmax of log-probability plus noise.
+
+        Raises:
+            PlaygroundError: a stage left no token.
+        """
+        logits = logits.float()
+        run = self._run(logits, history)
+        final = torch.log_softmax(run.final, -1)
+        luck = self._luck(place, logits)
+        token_id = int(torch.argmax(final + luck))
+        uncut_winner = int(torch.argmax(torch.log_softmax(run.uncut, -1) + luck))
+        return self._describe(token_id, logits, run, final, luck, uncut_winner)
+
+    def force(self, logits: Tensor, history: History, token_id: int) -> Choice:
+        """Describe a token that was given, not drawn."""
+        logits = logits.float()
+        run = self._run(logits, history)
+        final = torch.log_softmax(run.final, -1)
+        return self._describe(token_id, logits, run, final, torch.zeros_like(logits), None)
+
+    def _luck(self, place: Place, logits: Tensor) -> Tensor:
+        if self._greedy:
+            return torch.zeros_like(logits)
+        return noise.gumbel(place.seed, place.sample, place.position, logits.numel()).to(logits.device)
+
+    def _run(self, logits: Tensor, history: History) -> _Run:
+        before = []
+        final = uncut = logits
+        for stage in self.stages:
+            before.append(final)
+            if stage.cuts:
+                final = stage.apply(final, history)
+                if not bool(torch.isfinite(final.max())):
+                    raise PlaygroundError(f"{stage.name} = {stage.setting} left no token to choose from")
+            elif final is uncut:
+                final = uncut = stage.apply(uncut, history)
+            else:
+                final, uncut = stage.apply(final, history), stage.apply(uncut, history)
+        return _Run(before, final, uncut)
+
+    def _describe(
+        self, token_id: int, logits: Tensor, run: _Run, final: Tensor, luck: Tensor, uncut_winner: int | None
+    ) -> Choice:
+        model = torch.log_softmax(logits, -1)
+        probabilities = model.exp()
+        traced = self._num_candidates > 0
+        after = [torch.log_softmax(rows, -1) for rows in (*run.before[1:], run.final)] if traced else []
+        return Choice(
+            token_id=token_id,
+            model_logprob=float(model[token_id]),
+            logprob=float(final[token_id]),
+            rank=ranking.rank(model, token_id),
+            entropy=float(-torch.special.xlogy(probabilities, probabilities).sum()),
+            luck=float(luck[token_id]),
+            uncut_winner=uncut_winner,
+            stages=self._outcomes(model, run, after) if traced else (),
+            candidates=self._candidates(model, run, after, luck, token_id, uncut_winner) if traced else None,
+        )
+
+    def _outcomes(self, model: Tensor, run: _Run, after: list[Tensor]) -> tuple[StageOutcome, ...]:
+        outcomes = []
+        logits_after = (*run.before[1:], run.final)
+        earlier, kept_earlier = model, model.numel()
+        for stage, given, result, logprobs in zip(self.stages, run.before, logits_after, after, strict=False):
+            kept = int(torch.isfinite(result).sum()) if stage.cuts else kept_earlier
+            cut_mass = float(earlier[torch.isinf(result)].exp().sum()) if kept < kept_earlier else 0.0
+            outcomes.append(
+                StageOutcome(
+                    stage=stage.name,
+                    setting=stage.setting,
+                    num_kept=kept,
+                    cut_mass=cut_mass,
+                    changed=kept < kept_earlier or not (stage.cuts or torch.equal(given, result)),
+                    threshold=stage.threshold(given),
+                )
+            )
+            earlier, kept_earlier = logprobs, kept
+        return tuple(outcomes)
+
+    def _candidates(
+        self,
+        model: Tensor,
+        run: _Run,
+        after: list[Tensor],
+        luck: Tensor,
+        token_id: int,
+        uncut_winner: int | None,
+    ) -> Candidates:
+        kept = ranking.best(run.final, MAX_CANDIDATES)
+        kept = kept[torch.isfinite(run.final[kept])]
+        extra = [token_id] if uncut_winner is None else [token_id, uncut_winner]
+        named = torch.tensor(extra, device=model.device)
+        ids = torch.unique(torch.cat([ranking.best(model, self._num_candidates), kept, named]))
+        ids = ids[torch.sort(model[ids], descending=True, stable=True).indices]
+        rows = [row[ids].tolist() for row in after]
+        cut_by = [_first_cut(column) for column in zip(*rows, strict=True)] if rows else [-1] * len(ids)
+        token_ids = ids.tolist()
+        return Candidates(
+            token_ids=tuple(token_ids),
+            labels=tuple(self._label(candidate) for candidate in token_ids),
+            model_logprobs=tuple(model[ids].tolist()),
+            after=tuple(tuple(row) for row in rows),
+            cut_by=tuple(cut_by),
+            margins=self._margins(run, ids, cut_by),
+            luck=tuple(luck[ids].tolist()),
+        )
+
+    def _margins(self, run: _Run, ids: Tensor, cut_by: list[int]) -> tuple[float | None, ...]:
+        margins: list[float | None] = [None] * len(cut_by)
+        for index, stage in enumerate(self.stages):
+            places = [place for place, cut in enumerate(cut_by) if cut == index]
+            missed = stage.margins(run.before[index], ids[places]) if places else None
+            for place, margin in zip(places, missed or (), strict=False):
+                margins[place] = margin
+        return tuple(margins)
+
+
+def _first_cut(column: tuple[float, ...]) -> int:
+    """Index of the first stage after which the log-probability is minus infinity, -1 if none."""
+    return next((index for index, value in enumerate(column) if value == float("-inf")), -1)

@@ -1,0 +1,44 @@
+"""The one rule of order among tokens: higher value first, lower id first among equals."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def best(values: Tensor, count: int) -> Tensor:
+    """Ids of the `count` best tokens, in order; [count]. `values` is [V], minus infinity allowed.
+
+    Neither torch.topk nor argsort orders equals by id. Taking every value that reaches the count-th
+    best and sorting those few stably does, at a small part of the price of a full stable sort.
+    """
+    count = min(count, values.numel())
+    border = torch.topk(values, count).values[-1]
+    ids = (values >= border).nonzero().squeeze(-1)
+    order = torch.sort(values[ids], descending=True, stable=True).indices
+    return ids[order[:count]]
+
+
+def rank(values: Tensor, token_id: int) -> int:
+    """Place of a token, 1 for the best."""
+    value = values[token_id]
+    better = int((values > value).sum())
+    equal_before = int((values[:token_id] == value).sum())
+    return better + equal_before + 1
+
+
+def covering(values: Tensor, weights: Tensor, mass: float, slack: float) -> tuple[Tensor, Tensor]:
+    """The shortest run of best tokens whose weights reach `mass` (at least one token).
+
+    Returns (ids, cumulative weights), both [n], in order. `weights` is [V] and sums to 1. `slack` is the
+    rounding allowed for in "reaches": a sum that lands on `mass` up to slack is enough.
+    """
+    count = 64
+    while True:
+        ids = best(values, count)
+        cumulative = weights[ids].double().cumsum(-1)
+        if cumulative[-1] >= mass - slack or ids.numel() == values.numel():
+            break
+        count *= 8
+    length = min(int((cumulative < mass - slack).sum()) + 1, ids.numel())
+    return ids[:length], cumulative[:length]
