@@ -87,8 +87,9 @@ class Vocabulary:
     def label(self, token_id: int) -> str:
         """How the token reads alone.
 
-        Its text, unescaped and with its spaces; bytes that are no whole character as "<0xF0 0x9F>", beside the
-        characters that are whole; a special token by its name; an id without a token as "<id 151700>".
+        Its text, unescaped and with its spaces; bytes that are no whole character as "<0xF0 0x9F>",
+        beside the characters that are whole; a special token by its name; an id without a token as
+        "<id 151700>".
         """
         if token_id not in self._labels:
             self._labels[token_id] = self._read_label(token_id)
