@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import cast
 
 import pytest
@@ -46,7 +47,7 @@ def texts(results: list[Released]) -> list[tuple[str, ...]]:
 
 def cut(data: bytes, places: set[int]) -> list[bytes]:
     borders = [0, *sorted(place for place in places if 0 < place < len(data)), len(data)]
-    return [data[start:end] for start, end in zip(borders, borders[1:], strict=False)]
+    return [data[start:end] for start, end in pairwise(borders)]
 
 
 def first_match(text: str, stop: list[str]) -> int | None:
