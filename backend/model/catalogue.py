@@ -62,6 +62,8 @@ class LoadedModel:
     source: Source = "bundled"
 
 
+DEFAULT_NAME = bundled.NAME
+
 CATALOGUE: Mapping[str, Entry] = MappingProxyType(
     {
         entry.name: entry
