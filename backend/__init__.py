@@ -1,0 +1,25 @@
+"""The engine of the Decoding Playground: language model decoding that shows its work."""
+
+from backend.engine import Engine, EventStream
+from backend.errors import ModelUnavailable, PlaygroundError, RequestError, TraceError
+from backend.events import Event
+from backend.request import BeamSearch, BestOf, Grammar, Request, Sample, SamplingParams, Speculative
+from backend.trace import Trace
+
+__all__ = [
+    "BeamSearch",
+    "BestOf",
+    "Engine",
+    "Event",
+    "EventStream",
+    "Grammar",
+    "ModelUnavailable",
+    "PlaygroundError",
+    "Request",
+    "RequestError",
+    "Sample",
+    "SamplingParams",
+    "Speculative",
+    "Trace",
+    "TraceError",
+]

@@ -12,6 +12,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from backend.errors import ModelUnavailable
 from backend.kv.paged_attention import PackedBatch, Row, paged_attention
 from backend.kv.paged_cache import PagedCache
+from backend.kv.size import kv_cache_bytes
 
 _ATTENTION = "decoding_playground_paged"
 _PAGEABLE_LAYERS = {"full_attention", "sliding_attention"}
@@ -143,6 +144,19 @@ class ModelRunner:
                 f"{type(self.model).__name__} cannot be paged correctly: its logits change by "
                 f"{difference:.2g} of their size, at most {limit:g} is rounding"
             )
+
+
+def kv_bytes_per_token(model: PreTrainedModel) -> int:
+    """Bytes of keys and values that one token takes in all layers."""
+    config = model.config.get_text_config()
+    heads = config.num_attention_heads
+    return kv_cache_bytes(
+        num_layers=config.num_hidden_layers,
+        num_kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        num_tokens=1,
+        bytes_per_element=model.dtype.itemsize,
+    )
 
 
 def refuse_unpageable(model: PreTrainedModel) -> None:

@@ -1,0 +1,93 @@
+"""One line of output: from chosen tokens to events, and when it ends."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+
+from backend.decoding.forward import Context
+from backend.events import Event, FinishReason, SampleFinished, TokenDecoded
+from backend.sampling.pipeline import Choice
+from backend.sequence import Sequence
+from backend.text import OutputText, Released
+
+
+class Lane:
+    """One sample while it grows.
+
+    Tokens whose text may still turn out to be part of a stop string are held back; text, ids and rows
+    always end at the same token.
+    """
+
+    def __init__(self, context: Context, sequence: Sequence, sample: int):
+        self.sequence = sequence
+        self.sample = sample
+        self.finish_reason: FinishReason | None = None
+        self._context = context
+        self._text = OutputText(context.vocabulary, context.request.stop, context.request.output_prefix)
+        self._held: deque[TokenDecoded] = deque()
+        self._num_released = 0
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+    def accept(self, choice: Choice) -> Iterator[Event]:
+        """Append a drawn token; yields the rows that are final by now, and SampleFinished at the end."""
+        yield from self.record(choice)
+        if self.finished:
+            yield self._finished()
+        elif (reason := self._limit_reached(choice.token_id)) is not None:
+            yield from self.finish(reason)
+
+    def record(self, choice: Choice, forced: bool = False) -> Iterator[Event]:
+        """Append a token whatever the limits; only a stop string can end the lane."""
+        self._held.append(self._row(choice, forced))
+        self.sequence.append(choice.token_id, choice.model_logprob)
+        yield from self._release(self._text.push(choice.token_id), None)
+
+    def finish(self, reason: FinishReason) -> Iterator[Event]:
+        """No token follows: release what is held back."""
+        yield from self._release(self._text.finish(), reason)
+        yield self._finished()
+
+    def _finished(self) -> SampleFinished:
+        assert self.finish_reason is not None
+        return SampleFinished(self.sample, self.finish_reason, self._text.text, self._num_released)
+
+    def _limit_reached(self, token_id: int) -> FinishReason | None:
+        if token_id in self._context.eos_ids:
+            return "eos"
+        if self.sequence.num_output_tokens >= self._context.request.max_new_tokens:
+            return "length"
+        if len(self.sequence) >= self._context.context_length:
+            return "context_full"
+        return None
+
+    def _row(self, choice: Choice, forced: bool) -> TokenDecoded:
+        return TokenDecoded(
+            sample=self.sample,
+            index=self.sequence.num_output_tokens,
+            position=len(self.sequence),
+            token_id=choice.token_id,
+            label=self._context.vocabulary.label(choice.token_id),
+            text="",
+            model_logprob=choice.model_logprob,
+            logprob=choice.logprob,
+            rank=choice.rank,
+            entropy=choice.entropy,
+            luck=choice.luck,
+            uncut_winner=choice.uncut_winner,
+            stages=choice.stages,
+            candidates=choice.candidates,
+            forced=forced,
+        )
+
+    def _release(self, released: Released, reason: FinishReason | None) -> Iterator[TokenDecoded]:
+        for number, text in enumerate(released.texts, start=1):
+            row = self._held.popleft()
+            clipped = released.clipped and number == len(released.texts)
+            self._num_released += 1
+            yield replace(row, text=text, label=text if clipped else row.label)
+        self.finish_reason = "stop" if released.stopped else reason

@@ -1,0 +1,31 @@
+"""Plain sampling: n independent lines of text from one prompt."""
+
+from __future__ import annotations
+
+from backend.decoding.forward import Context, Forward, Strategy
+from backend.decoding.lane import Lane
+from backend.sampling.pipeline import Place
+from backend.sampling.processors import History
+
+
+def sample(context: Context, n: int) -> Strategy:
+    """Draw n samples; the prompt is computed once and its blocks are shared until a sample writes."""
+    sequences = [context.root]
+    try:
+        (prompt_logits,) = yield Forward((context.root,))
+        sequences.extend(context.blocks.fork(context.root) for _ in range(n - 1))
+        lanes = [Lane(context, sequence, number) for number, sequence in enumerate(sequences)]
+        logits = [prompt_logits] * n
+        while lanes:
+            for lane, rows in zip(lanes, logits, strict=True):
+                history = History(lane.sequence.token_ids, lane.sequence.num_prompt_tokens)
+                place = Place(context.seed, lane.sample, len(lane.sequence))
+                yield from lane.accept(context.pipeline.choose(rows[-1], history, place))
+                if lane.finished:
+                    context.blocks.free(lane.sequence)
+            lanes = [lane for lane in lanes if not lane.finished]
+            if lanes:
+                logits = yield Forward(tuple(lane.sequence for lane in lanes))
+    finally:
+        for sequence in sequences:
+            context.blocks.free(sequence)

@@ -1,0 +1,376 @@
+"""Engine: one model, one pool, one loop; requests in, events out."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+
+from backend.decoding.forward import Context, Strategy
+from backend.decoding.sample import sample
+from backend.decoding.score import score
+from backend.errors import PlaygroundError, RequestError
+from backend.events import Event, Finished, Started, TokenDecoded
+from backend.kv.block_manager import BlockManager
+from backend.model import catalogue
+from backend.model.bundled import NAME as BUNDLED
+from backend.model.catalogue import LoadedModel
+from backend.model.runner import ModelRunner, kv_bytes_per_token
+from backend.request import Request, Sample
+from backend.sampling import noise
+from backend.sampling.pipeline import Pipeline
+from backend.scheduler import Run, Scheduler
+from backend.sequence import Sequence
+from backend.text import Vocabulary
+from backend.trace import Trace
+
+log = logging.getLogger(__name__)
+
+POOL_BYTES = {"cpu": 1 << 30, "cuda": 4 << 30}
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class EventStream(Iterator[Event]):
+    """The live events of one run. Closing it early cancels the run and waits until its blocks are free."""
+
+    def __init__(self, engine: Engine, run: Run, events: queue.SimpleQueue[Event], ended: threading.Event):
+        self._engine = engine
+        self._run = run
+        self._events = events
+        self._ended = ended
+        self._exhausted = False
+
+    def __next__(self) -> Event:
+        """The next event, waiting for it.
+
+        Raises:
+            StopIteration: after Finished.
+        """
+        if self._exhausted:
+            raise StopIteration
+        event = self._engine._next_event(self._events)
+        self._exhausted = isinstance(event, Finished)
+        return event
+
+    def close(self) -> None:
+        """Cancel the run if it still goes on; returns once the model no longer works for it."""
+        self._exhausted = True
+        if not self._ended.is_set():
+            self._engine._cancel(self._run, self._ended)
+
+    def __enter__(self) -> EventStream:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Engine:
+    """Serves any number of requests at once from one model.
+
+    A thread of its own owns the model. With `inline` the loop runs in whichever caller waits for an event,
+    for hosts where no thread may hold the device.
+    """
+
+    def __init__(
+        self, loaded: LoadedModel, *, block_size: int = 16, num_blocks: int = 1024, inline: bool = False
+    ):
+        self.model_name = loaded.name
+        self.block_size = block_size
+        self.block_manager = BlockManager(num_blocks, block_size)
+        self._vocabulary = Vocabulary(loaded.tokenizer)
+        self._tokenizer = loaded.tokenizer
+        self._runner = ModelRunner(loaded.model, num_blocks, block_size, self._vocabulary.size)
+        self._runner.verify()
+        self._eos_ids = _eos_ids(loaded)
+        self._scheduler = Scheduler(self._runner, self.block_manager)
+        self._inline = inline
+        self._step_lock = threading.Lock()
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._wake = threading.Event()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._thread_lock = threading.Lock()
+
+    @classmethod
+    def load(
+        cls,
+        name: str = BUNDLED,
+        *,
+        device: str = "auto",
+        precision: str = "auto",
+        block_size: int = 16,
+        num_blocks: int | None = None,
+        inline: bool = False,
+        progress: Callable[[str, float], None] | None = None,
+    ) -> Engine:
+        """Load a model by catalogue name, Hugging Face id or folder.
+
+        Args:
+            device: "auto" takes CUDA where there is one, else the CPU.
+            precision: "auto" is bfloat16 on CUDA and float32, the reference, elsewhere.
+            num_blocks: size of the KV pool; None fits it to the memory.
+            progress: called with a message and a fraction from 0 to 1.
+
+        Raises:
+            ModelUnavailable: the weights cannot be had or the model cannot be run correctly.
+            RequestError: device or precision is none of the known ones.
+        """
+        chosen = _device(device)
+        dtype = _dtype(precision, chosen)
+        loaded = catalogue.load(name, device=chosen, dtype=dtype, progress=progress)
+        if num_blocks is None:
+            per_block = kv_bytes_per_token(loaded.model) * block_size
+            num_blocks = max(64, POOL_BYTES[chosen.type] // per_block)
+        return cls(loaded, block_size=block_size, num_blocks=num_blocks, inline=inline)
+
+    @property
+    def device(self) -> str:
+        return str(self._runner.device)
+
+    @property
+    def precision(self) -> str:
+        return str(self._runner.model.dtype).removeprefix("torch.")
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of prompt and output together that the model can hold."""
+        return self._runner.context_length
+
+    @property
+    def vocab_size(self) -> int:
+        return self._runner.vocab_size
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(self._tokenizer.chat_template)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, as a prompt would be encoded."""
+        return self._vocabulary.encode(text)
+
+    def label(self, token_id: int) -> str:
+        """How a token reads on its own; see text.Vocabulary.label."""
+        return self._vocabulary.label(token_id)
+
+    def stream(self, request: Request) -> EventStream:
+        """Start a run and return its live events.
+
+        Raises:
+            RequestError: the request does not fit the model or the pool; nothing was started.
+        """
+        prompt_ids = self._prompt_ids(request)
+        strategy = request.strategy
+        if not isinstance(strategy, Sample):
+            raise RequestError(f"{type(strategy).__name__} is not available in this version, Sample is")
+        if request.grammar is not None:
+            raise RequestError("a grammar is not available in this version")
+        self._check_room(request, len(prompt_ids), strategy.n)
+        return self._start(request, prompt_ids, lambda context: sample(context, strategy.n))
+
+    def generate(self, request: Request) -> Trace:
+        """Run to the end.
+
+        Raises:
+            RequestError: as stream.
+            PlaygroundError: the run ended with an error.
+        """
+        return _completed(request, self.stream(request))
+
+    def score(self, text: str, cache_salt: str = "") -> Trace:
+        """Log-probability and rank of every token of a given text; the first has nothing before it.
+
+        Raises:
+            RequestError: the text is empty, has one token only, or exceeds the context.
+        """
+        request = Request(text, cache_salt=cache_salt)
+        token_ids = self._prompt_ids(request)
+        if len(token_ids) < 2:
+            raise RequestError(
+                "scoring needs at least two tokens: the first has nothing to be predicted from"
+            )
+        self._check_room(request, len(token_ids), 1)
+        first, rest = token_ids[:1], tuple(token_ids[1:])
+        return _completed(request, self._start(request, first, lambda context: score(context, rest)))
+
+    def evaluate(self, request: Request) -> TokenDecoded:
+        """The next step of a request, prompt and output_prefix given, without running on.
+
+        Raises:
+            RequestError, PlaygroundError: as generate.
+        """
+        single = replace(request, max_new_tokens=len(request.output_prefix) + 1, stop=(), strategy=Sample())
+        return self.generate(single).steps()[0]
+
+    def close(self) -> None:
+        """Stop the loop; runs that still go on are cancelled."""
+        self._closed = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _prompt_ids(self, request: Request) -> list[int]:
+        if isinstance(request.prompt, str):
+            prompt_ids = self._encode_prompt(request.prompt, request.chat)
+        else:
+            prompt_ids = list(request.prompt)
+        named = (("prompt", prompt_ids), ("logit_bias", request.sampling.logit_bias))
+        for name, ids in (*named, ("output_prefix", request.output_prefix)):
+            for token_id in ids:
+                if token_id >= self.vocab_size:
+                    raise RequestError(
+                        f"{name} holds token id {token_id}; {self.model_name} has ids 0 to {self.vocab_size - 1}"
+                    )
+        length = len(prompt_ids) + len(request.output_prefix)
+        if length >= self.context_length:
+            raise RequestError(
+                f"the prompt has {length:,} tokens; {self.model_name} holds {self.context_length:,}, "
+                "one of which must be left for the output"
+            )
+        return prompt_ids
+
+    def _encode_prompt(self, prompt: str, chat: bool) -> list[int]:
+        if not chat:
+            prompt_ids = self._vocabulary.encode(prompt)
+        elif not self.has_chat_template:
+            raise RequestError(f"{self.model_name} has no chat template; send the prompt without chat")
+        else:
+            messages = [{"role": "user", "content": prompt}]
+            text = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            prompt_ids = self._vocabulary.encode(text, add_special_tokens=False)
+        if not prompt_ids:
+            raise RequestError(f"the prompt {prompt[:40]!r} has no tokens")
+        return prompt_ids
+
+    def _check_room(self, request: Request, num_prompt_tokens: int, num_samples: int) -> None:
+        """A request that could not run even alone in the pool is refused at once."""
+        if not request.use_cache:
+            return
+        longest = min(num_prompt_tokens + request.max_new_tokens, self.context_length)
+        shared = num_prompt_tokens // self.block_size if num_samples > 1 else 0
+        needed = shared + num_samples * (self.block_manager.num_blocks_for(longest) - shared)
+        if needed > self.block_manager.num_blocks:
+            raise RequestError(
+                f"the request may need {needed:,} blocks of {self.block_size} tokens "
+                f"({num_prompt_tokens:,} prompt tokens, {num_samples} x {request.max_new_tokens:,} new ones); "
+                f"the pool has {self.block_manager.num_blocks:,}"
+            )
+
+    def _start(
+        self, request: Request, prompt_ids: list[int], strategy: Callable[[Context], Strategy]
+    ) -> EventStream:
+        if self._closed:
+            raise PlaygroundError("the engine is closed")
+        seed = noise.draw_seed() if request.seed is None else request.seed
+        context = Context(
+            request=request,
+            root=Sequence([*prompt_ids, *request.output_prefix], len(prompt_ids), request.cache_salt),
+            seed=seed,
+            pipeline=Pipeline(request.sampling, self._vocabulary.label, request.num_candidates),
+            vocabulary=self._vocabulary,
+            blocks=self.block_manager,
+            eos_ids=self._eos_ids,
+            context_length=self.context_length,
+        )
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        ended = threading.Event()
+
+        def emit(event: Event) -> None:
+            events.put(event)
+            if isinstance(event, Finished):
+                ended.set()
+
+        run = Run(strategy(context), emit, len(prompt_ids), request.use_cache)
+        labels = tuple(self._vocabulary.label(token_id) for token_id in prompt_ids)
+        run.report(Started(self.model_name, seed, tuple(prompt_ids), labels, context.pipeline.settings))
+        self._tell(lambda: self._scheduler.add(run))
+        return EventStream(self, run, events, ended)
+
+    def _cancel(self, run: Run, ended: threading.Event) -> None:
+        self._tell(lambda: self._scheduler.cancel(run))
+        if self._inline:
+            self._turn()
+        else:
+            ended.wait()
+
+    def _tell(self, message: Callable[[], None]) -> None:
+        """Have the loop do something between two steps."""
+        self._inbox.append(message)
+        if self._inline:
+            return
+        with self._thread_lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
+                self._thread.start()
+        self._wake.set()
+
+    def _next_event(self, events: queue.SimpleQueue[Event]) -> Event:
+        if not self._inline:
+            return events.get()
+        while True:
+            try:
+                return events.get_nowait()
+            except queue.Empty:
+                self._turn()
+
+    def _turn(self) -> None:
+        """Do what the inbox asks, then one step."""
+        with self._step_lock:
+            while self._inbox:
+                self._inbox.popleft()()
+            self._scheduler.step()
+
+    def _loop(self) -> None:
+        while not self._closed:
+            try:
+                self._turn()
+            except Exception as error:  # whatever it is, nobody may be left waiting for an event
+                log.exception("the step loop failed")
+                self._scheduler.end_all("error", f"{type(error).__name__}: {error}")
+            if self._scheduler.idle and not self._inbox:
+                self._wake.wait()
+                self._wake.clear()
+        self._scheduler.end_all("cancelled")
+
+
+def _completed(request: Request, stream: EventStream) -> Trace:
+    trace = Trace(request, tuple(stream))
+    finished = trace.finished
+    if finished is not None and finished.reason == "error":
+        raise PlaygroundError(finished.message)
+    return trace
+
+
+def _eos_ids(loaded: LoadedModel) -> frozenset[int]:
+    configured = loaded.model.generation_config.eos_token_id if loaded.model.generation_config else None
+    if configured is None:
+        configured = loaded.model.config.get_text_config().eos_token_id
+    if configured is None:
+        return frozenset()
+    return frozenset([configured] if isinstance(configured, int) else configured)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.split(":")[0] not in POOL_BYTES:
+        raise RequestError(f"device must be auto, {' or '.join(POOL_BYTES)}, got {name!r}")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise RequestError(f"device {name!r} was asked for, but torch finds no CUDA device")
+    return torch.device(name)
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    if name not in PRECISIONS:
+        raise RequestError(f"precision must be auto, {', '.join(PRECISIONS)}, got {name!r}")
+    return PRECISIONS[name]
