@@ -245,7 +245,7 @@ class Engine:
         else:
             messages = [{"role": "user", "content": prompt}]
             text = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-            prompt_ids = self._vocabulary.encode(text, add_special_tokens=False)
+            prompt_ids = self._vocabulary.encode(str(text), add_special_tokens=False)
         if not prompt_ids:
             raise RequestError(f"the prompt {prompt[:40]!r} has no tokens")
         return prompt_ids

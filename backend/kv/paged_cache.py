@@ -32,7 +32,8 @@ class PagedCache(Cache):
         if layer_idx not in self._pools:
             self._pools[layer_idx] = (self._new_pool(key_states), self._new_pool(value_states))
         keys, values = self._pools[layer_idx]
-        assert self.packed is not None and self.packed.slots is not None
+        assert self.packed is not None
+        assert self.packed.slots is not None
         keys.index_copy_(0, self.packed.slots, key_states[0].transpose(0, 1))
         values.index_copy_(0, self.packed.slots, value_states[0].transpose(0, 1))
         return keys, values

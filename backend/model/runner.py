@@ -101,7 +101,9 @@ class ModelRunner:
             ]
             return PackedBatch(rows, None, 0)
         size = self.cache.block_size
-        rows, slots, start = [], [], 0
+        rows: list[Row] = []
+        slots: list[int] = []
+        start = 0
         for piece in pieces:
             end = start + len(piece.token_ids)
             rows.append(self._row(piece, start, end))
