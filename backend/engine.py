@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import torch
@@ -222,13 +222,9 @@ class Engine:
             prompt_ids = self._encode_prompt(request.prompt, request.chat)
         else:
             prompt_ids = list(request.prompt)
-        named = (("prompt", prompt_ids), ("logit_bias", request.sampling.logit_bias))
-        for name, ids in (*named, ("output_prefix", request.output_prefix)):
-            for token_id in ids:
-                if token_id >= self.vocab_size:
-                    raise RequestError(
-                        f"{name} holds token id {token_id}; {self.model_name} has ids 0 to {self.vocab_size - 1}"
-                    )
+        self._check_ids("prompt", prompt_ids)
+        self._check_ids("logit_bias", request.sampling.logit_bias)
+        self._check_ids("output_prefix", request.output_prefix)
         length = len(prompt_ids) + len(request.output_prefix)
         if length >= self.context_length:
             raise RequestError(
@@ -236,6 +232,12 @@ class Engine:
                 "one of which must be left for the output"
             )
         return prompt_ids
+
+    def _check_ids(self, name: str, token_ids: Iterable[int]) -> None:
+        for token_id in token_ids:
+            if token_id >= self.vocab_size:
+                last = self.vocab_size - 1
+                raise RequestError(f"{name} holds token id {token_id}; {self.model_name} has ids 0 to {last}")
 
     def _encode_prompt(self, prompt: str, chat: bool) -> list[int]:
         if not chat:
@@ -260,7 +262,7 @@ class Engine:
         if needed > self.block_manager.num_blocks:
             raise RequestError(
                 f"the request may need {needed:,} blocks of {self.block_size} tokens "
-                f"({num_prompt_tokens:,} prompt tokens, {num_samples} x {request.max_new_tokens:,} new ones); "
+                f"({num_prompt_tokens:,} prompt tokens, {num_samples} x {request.max_new_tokens:,} new); "
                 f"the pool has {self.block_manager.num_blocks:,}"
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -93,23 +94,19 @@ class ModelRunner:
         return out.logits[0, :, : self.vocab_size]
 
     def _pack(self, pieces: list[Piece], positions: list[int], cached: bool) -> PackedBatch:
+        ends = itertools.accumulate(len(piece.token_ids) for piece in pieces)
+        bounds_of = list(itertools.pairwise((0, *ends)))  # [start, end) of each piece among the packed tokens
         if not cached:
-            ends = torch.tensor([len(piece.token_ids) for piece in pieces]).cumsum(0).tolist()
-            rows = [
-                Row(end - len(piece.token_ids), end, len(piece.token_ids), end - len(piece.token_ids), None)
-                for piece, end in zip(pieces, ends, strict=True)
-            ]
-            return PackedBatch(rows, None, 0)
+            return PackedBatch(
+                [Row(start, end, end - start, start, None) for start, end in bounds_of], None, 0
+            )
         size = self.cache.block_size
-        rows: list[Row] = []
-        slots: list[int] = []
-        start = 0
-        for piece in pieces:
-            end = start + len(piece.token_ids)
-            rows.append(self._row(piece, start, end))
-            table = piece.block_table or ()
-            slots.extend(table[at // size] * size + at % size for at in positions[start:end])
-            start = end
+        rows = [self._row(piece, *bounds) for piece, bounds in zip(pieces, bounds_of, strict=True)]
+        slots = [
+            (piece.block_table or ())[at // size] * size + at % size
+            for piece, (start, end) in zip(pieces, bounds_of, strict=True)
+            for at in positions[start:end]
+        ]
         return PackedBatch(rows, self._tensor(slots), size)
 
     def _row(self, piece: Piece, start: int, end: int) -> Row:
@@ -120,7 +117,7 @@ class ModelRunner:
         return Row(start, end, num_tokens, None, self._tensor(table))
 
     def _tensor(self, values: list[int] | list[list[int]]) -> Tensor:
-        return torch.tensor(values, device=self.device)
+        return torch.tensor(values, dtype=torch.long, device=self.device)
 
     @torch.inference_mode()
     def verify(self) -> None:
