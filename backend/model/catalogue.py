@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,9 +153,9 @@ def _locate(name: str, report: Progress) -> tuple[Path, Source]:
         return bundled.folder(_convert, report), "bundled"
     if name in CATALOGUE:
         return hub.folder(CATALOGUE[name].repo_id or name, report), "hub"
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return path, "folder"
+    path = os.path.expanduser(name)
+    if os.path.isdir(path):  # unlike Path.is_dir, false also for a name the system cannot hold
+        return Path(path), "folder"
     if hub.HUB_ID.fullmatch(name):
         return hub.folder(name, report), "hub"
     raise ModelUnavailable(_unknown_name(name))
@@ -162,8 +163,8 @@ def _locate(name: str, report: Progress) -> tuple[Path, Source]:
 
 def _unknown_name(name: str) -> str:
     return (
-        f"No model {name!r}. Tried: the catalogue ({', '.join(CATALOGUE)}): not listed; "
-        f"a folder {str(Path(name).expanduser().absolute())!r}: there is none; "
+        f"No model {name[:200]!r}. Tried: the catalogue ({', '.join(CATALOGUE)}): not listed; "
+        f"a folder {os.path.abspath(os.path.expanduser(name))!r}: there is none; "
         "the Hugging Face hub: not asked, an id there has the form org/name. "
         "Give a catalogue name, the path of a folder with a model, or an id such as Qwen/Qwen2.5-0.5B."
     )
