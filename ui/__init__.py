@@ -1,1 +1,1 @@
-"""The page: gradio and plotly over the engine's public names."""
+"""The page: gradio and plotly over backend.Engine."""

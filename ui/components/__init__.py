@@ -1,0 +1,37 @@
+"""Custom components: each folder holds a static skeleton, its style and its script.
+
+Values reach a component as data and become text nodes there; no value is ever put into a template.
+Styles and the shared script go into the page's head once, so a value update does not rebuild them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+FOLDER = Path(__file__).parent
+NAMES = ("header", "knobs", "strip", "curve", "step", "saver")
+
+
+def build(name: str, value: Any, elem_id: str, **props: Any) -> gr.HTML:
+    """The component of that name; `props` are constants for its script."""
+    folder = FOLDER / name
+    return gr.HTML(
+        value=value,
+        html_template=(folder / "template.html").read_text(encoding="utf-8"),
+        js_on_load=(folder / "script.js").read_text(encoding="utf-8"),
+        apply_default_css=False,
+        elem_id=elem_id,
+        elem_classes=["pg-component"],
+        **props,
+    )
+
+
+def head() -> str:
+    """Style and shared script of all components, for the page's head."""
+    sheets = [FOLDER / "page.css", *(FOLDER / name / "style.css" for name in NAMES)]
+    style = "\n".join(sheet.read_text(encoding="utf-8") for sheet in sheets if sheet.exists())
+    script = (FOLDER / "shared.js").read_text(encoding="utf-8")
+    return f"<style>\n{style}\n</style>\n<script>\n{script}\n</script>"

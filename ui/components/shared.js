@@ -1,0 +1,97 @@
+// Helpers of all components. Text from users and models only ever becomes text nodes here.
+window.Playground = (() => {
+  const MARKS = { " ": "·", "\n": "↵", "\t": "→", "\r": "␍", "\u00a0": "⍽" };
+
+  function el(tag, className, text) {
+    const node = document.createElement(tag);
+    if (className) node.className = className;
+    if (text !== undefined) node.textContent = text;
+    return node;
+  }
+
+  function isHidden(char) {
+    const code = char.codePointAt(0);
+    return code < 32 || code === 127 || (code >= 0x200b && code <= 0x200f) || code === 0xfeff ||
+      (code >= 0x202a && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069) || code === 0xad;
+  }
+
+  // The label as nodes: plain runs as text, whitespace and unprintable characters as visible marks.
+  function visible(label, breakLines) {
+    const out = document.createDocumentFragment();
+    let run = "";
+    const flush = () => { if (run) out.append(run); run = ""; };
+    for (const char of label) {
+      if (MARKS[char]) {
+        flush();
+        const mark = el("span", "pg-mark" + (char === " " ? " pg-space" : ""), MARKS[char]);
+        mark.dataset.char = char === " " ? "space" : "other";
+        out.append(mark);
+        if (breakLines && char === "\n") out.append(document.createElement("br"));
+      } else if (isHidden(char)) {
+        flush();
+        out.append(el("span", "pg-mark pg-code", "U+" + char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")));
+      } else run += char;
+    }
+    flush();
+    if (!label) out.append(el("span", "pg-mark", "∅"));
+    return out;
+  }
+
+  // The label as one line of text, for aria-label.
+  function spoken(label) {
+    return label.replace(/\n/g, "↵").replace(/\t/g, "→").replace(/^ /, "␣") || "empty";
+  }
+
+  function percent(value) {
+    if (typeof value !== "number") return String(value);
+    const p = value * 100;
+    if (p === 0) return "0 %";
+    if (p < 0.001) return "<0.001 %";
+    if (p < 1) return Number(p.toPrecision(2)) + " %";
+    return (p >= 99.95 && p < 100 ? ">99.9" : p.toFixed(1)) + " %";
+  }
+
+  function fixed(value, digits) {
+    return typeof value === "number" ? value.toFixed(digits) : String(value);
+  }
+
+  function quoted(label) {
+    const node = el("span", "pg-quoted");
+    node.append(visible(label, false));
+    return node;
+  }
+
+  // Wait for a script that loads beside the page.
+  function when(test, then) {
+    if (test()) then(); else setTimeout(() => when(test, then), 60);
+  }
+
+  // CSS variables for libraries that take only literal colours.
+  function resolve(value, style) {
+    if (typeof value === "string") {
+      const match = /^var\((--[\w-]+)\)$/.exec(value);
+      return match ? style.getPropertyValue(match[1]).trim() : value;
+    }
+    if (Array.isArray(value)) return value.map((item) => resolve(item, style));
+    if (value && typeof value === "object") {
+      return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, resolve(item, style)]));
+    }
+    return value;
+  }
+
+  // Ctrl or Cmd with Enter runs, Escape stops, wherever the focus is.
+  document.addEventListener("keydown", (event) => {
+    const panel = [...document.querySelectorAll(".pg-panel")].find((node) => node.offsetParent !== null);
+    if (!panel) return;
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      event.stopPropagation();
+      document.activeElement?.blur?.();
+      panel.querySelector(".pg-run")?.click();
+    } else if (event.key === "Escape" && !document.body.classList.contains("pg-knobs-open")) {
+      panel.querySelector(".pg-stop:not([disabled])")?.click();
+    }
+  }, true);
+
+  return { el, visible, spoken, percent, fixed, quoted, when, resolve };
+})();

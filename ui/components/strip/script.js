@@ -1,0 +1,218 @@
+// The token strip: draws value.rows as focusable tokens, adds new ones in place, keeps focus and scroll.
+const { el, visible, spoken, percent, fixed, quoted } = window.Playground;
+const root = element.querySelector(".pg-strip");
+const list = root.querySelector(".pg-tokens");
+const tip = root.querySelector(".pg-tip");
+const phase = root.querySelector(".pg-phase");
+const facts = root.querySelector(".pg-facts");
+const bar = root.querySelector(".pg-bar");
+const notice = root.querySelector(".pg-notice");
+const source = root.querySelector('[data-part="source"]');
+const ENDS = {
+  probability: ["certain", "unlikely"], surprise: ["0 bits", "12 bits"], rank: ["best", "rank 100+"],
+};
+let number = null;          // the text that is drawn
+let nodes = [];             // token elements of the output
+let rows = [];
+let current = null;         // roving tabindex
+let pinned = null;
+let mode = "probability";
+let timer = null;
+
+function heat(row) {
+  const [, , p, bits, rank] = row;
+  if (mode === "probability") return typeof p === "number" ? 1 - p : 1;
+  if (mode === "surprise") return typeof bits === "number" ? Math.min(1, bits / 12) : 1;
+  return Math.min(1, Math.log10(rank) / 2);
+}
+
+function figure(row) {
+  if (mode === "probability") return percent(row[2]);
+  if (mode === "surprise") return fixed(row[3], 1);
+  return "#" + row[4];
+}
+
+function paint(node, row) {
+  node.style.setProperty("--heat", heat(row).toFixed(3));
+  node.style.setProperty("--entropy", (Math.min(1, row[5] / 8) * 4).toFixed(2) + "px");
+  node.dataset.figure = figure(row);
+}
+
+function token(row, index) {
+  const node = el("span", "pg-token" + (row[6] ? " pg-forced" : "") + (row[7] ? " pg-special" : ""));
+  node.setAttribute("role", "option");
+  node.setAttribute("aria-selected", "false");
+  node.setAttribute("aria-label",
+    `${spoken(row[1])}, ${percent(row[2])}, rank ${row[4]}, ${fixed(row[3], 1)} bits` + (row[6] ? ", given" : ""));
+  node.tabIndex = -1;
+  node.dataset.index = index;
+  node.append(visible(row[1], true));
+  paint(node, row);
+  return node;
+}
+
+function sameRow(a, b) {
+  return a[0] === b[0] && a[2] === b[2] && a[6] === b[6];
+}
+
+function drawPrompt(value) {
+  list.replaceChildren();
+  nodes = []; rows = [];
+  if (value.hidden_prompt) list.append(el("span", "pg-hidden", `${value.hidden_prompt} earlier tokens`));
+  for (const [, label, special] of value.prompt) {
+    const node = el("span", "pg-prompt" + (special ? " pg-special" : ""));
+    node.append(visible(label, true));
+    list.append(node);
+  }
+}
+
+function setCurrent(index, focus) {
+  if (!nodes.length) { current = null; return; }
+  const next = Math.max(0, Math.min(nodes.length - 1, index));
+  if (current !== null && nodes[current]) nodes[current].tabIndex = -1;
+  current = next;
+  nodes[current].tabIndex = 0;
+  if (focus) nodes[current].focus({ preventScroll: false });
+}
+
+function setPinned(index) {
+  if (pinned !== null && nodes[pinned]) {
+    nodes[pinned].classList.remove("pg-selected");
+    nodes[pinned].setAttribute("aria-selected", "false");
+  }
+  pinned = index;
+  if (pinned !== null && nodes[pinned]) {
+    nodes[pinned].classList.add("pg-selected");
+    nodes[pinned].setAttribute("aria-selected", "true");
+  }
+}
+
+function draw() {
+  const value = props.value;
+  if (!value) return;
+  const fresh = value.number !== number;
+  const atEnd = list.scrollTop + list.clientHeight >= list.scrollHeight - 24;
+  const promptKey = value.prompt.length + ":" + value.hidden_prompt;
+  if (fresh || list.dataset.prompt !== promptKey) {
+    drawPrompt(value);
+    list.dataset.prompt = promptKey;
+    number = value.number; pinned = null; current = null;
+  }
+  // Keep every token that is still the same; only what differs is made anew.
+  let same = 0;
+  while (same < rows.length && same < value.rows.length && sameRow(rows[same], value.rows[same])) same += 1;
+  while (nodes.length > same) nodes.pop().remove();
+  const added = document.createDocumentFragment();
+  for (let i = same; i < value.rows.length; i += 1) {
+    const node = token(value.rows[i], i);
+    nodes.push(node);
+    added.append(node);
+  }
+  list.append(added);
+  rows = value.rows;
+  setPinned(value.pinned);
+  if (current === null || !nodes[current]) setCurrent(pinned ?? 0, false);
+  list.classList.toggle("pg-empty", !nodes.length && !value.prompt.length);
+  if (value.running && atEnd && pinned === null) list.scrollTop = list.scrollHeight;
+
+  root.classList.toggle("pg-running", value.running);
+  phase.textContent = value.running ? value.phase || "starting" : value.stale ? "settings changed since this run" : "";
+  phase.classList.toggle("pg-stale", !value.running && value.stale);
+  facts.replaceChildren(...value.status.map(([name, text]) => {
+    const fact = el("span", "pg-fact");
+    fact.append(el("b", "", text), el("span", "", " " + name));
+    fact.dataset.fact = name;
+    return fact;
+  }));
+  bar.hidden = value.progress === null || !value.running;
+  bar.firstElementChild.style.width = `${(value.progress ?? 0) * 100}%`;
+  notice.hidden = !value.notice;
+  notice.textContent = value.notice;
+  source.textContent = value.source === "recording" ? "recorded run" : value.source === "import" ? "imported" : "";
+  source.title = value.source === "recording" ? "This run was recorded earlier with the model named below; press Run for a live one." : "";
+}
+
+function ask(index, pin) {
+  clearTimeout(timer);
+  timer = setTimeout(() => trigger("show", { index, pin }), pin ? 0 : 110);
+}
+
+function showTip(node) {
+  const row = rows[Number(node.dataset.index)];
+  if (!row) return;
+  tip.replaceChildren();
+  const name = el("div", "pg-tip-name");
+  name.append(quoted(row[1]), el("span", "pg-tip-id", "id " + row[0]));
+  tip.append(name);
+  const grid = el("dl");
+  for (const [key, text] of [["model", percent(row[2])], ["surprise", fixed(row[3], 2) + " bits"],
+    ["rank", "#" + row[4]], ["entropy", fixed(row[5], 2) + " bits"]]) {
+    grid.append(el("dt", "", key), el("dd", "", text));
+  }
+  tip.append(grid);
+  if (row[6]) tip.append(el("div", "pg-tip-note", "given, not drawn"));
+  tip.hidden = false;
+  const box = root.getBoundingClientRect();
+  const at = node.getClientRects()[0];
+  const left = Math.max(4, Math.min(at.left - box.left, box.width - tip.offsetWidth - 4));
+  tip.style.left = left + "px";
+  tip.style.top = at.bottom - box.top + 6 + "px";
+}
+
+list.addEventListener("mouseover", (event) => {
+  const node = event.target.closest(".pg-token");
+  if (!node) return;
+  showTip(node);
+  ask(Number(node.dataset.index), false);
+});
+list.addEventListener("mouseleave", () => { tip.hidden = true; ask(null, false); });
+list.addEventListener("focusout", () => { tip.hidden = true; });
+list.addEventListener("click", (event) => {
+  const node = event.target.closest(".pg-token");
+  if (!node) return;
+  const index = Number(node.dataset.index);
+  setCurrent(index, true);
+  setPinned(index);
+  ask(index, true);
+});
+list.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || current === null) return;
+  const moves = { ArrowLeft: current - 1, ArrowRight: current + 1, Home: 0, End: nodes.length - 1 };
+  if (event.key in moves) {
+    setCurrent(moves[event.key], true);
+    showTip(nodes[current]);
+    ask(current, false);
+  } else if (event.key === "Enter" || event.key === " ") {
+    setPinned(current);
+    ask(current, true);
+  } else if (event.key === "ArrowDown") {
+    root.closest(".pg-panel")?.querySelector(".pg-step tbody tr[tabindex='0']")?.focus();
+  } else return;
+  event.preventDefault();
+});
+
+root.querySelectorAll("[data-mode]").forEach((button) => button.addEventListener("click", () => setMode(button.dataset.mode)));
+root.querySelector(".pg-segment").addEventListener("keydown", (event) => {
+  if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+  const names = Object.keys(ENDS);
+  const next = names[(names.indexOf(mode) + (event.key === "ArrowRight" ? 1 : names.length - 1)) % names.length];
+  setMode(next);
+  root.querySelector(`[data-mode=${next}]`).focus();
+  event.preventDefault();
+});
+function setMode(name) {
+  mode = name;
+  root.querySelectorAll("[data-mode]").forEach((button) => {
+    button.setAttribute("aria-checked", String(button.dataset.mode === mode));
+    button.tabIndex = button.dataset.mode === mode ? 0 : -1;
+  });
+  root.querySelector(".pg-scale-low").textContent = ENDS[mode][0];
+  root.querySelector(".pg-scale-high").textContent = ENDS[mode][1];
+  nodes.forEach((node, i) => paint(node, rows[i]));
+}
+root.querySelector('[data-option="marks"]').addEventListener("change", (event) => list.classList.toggle("pg-no-marks", !event.target.checked));
+root.querySelector('[data-option="numbers"]').addEventListener("change", (event) => list.classList.toggle("pg-numbers", event.target.checked));
+
+setMode("probability");
+watch("value", draw);
+draw();

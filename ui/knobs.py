@@ -1,0 +1,187 @@
+"""The knobs: what each is called and ranges over, and the way between page settings and a Request.
+
+Settings are the plain dict the page holds: one entry per SamplingParams field plus max_new_tokens,
+seed, stop and chat. They come from a browser or a link, so every value is checked on the way in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+from urllib.parse import urlencode
+
+from backend import Request, SamplingParams
+from backend.errors import RequestError
+from backend.request import ORDERS
+from ui.payloads import TITLES
+from ui.presets import SamplingPreset
+
+MAX_LINK_CHARACTERS = 6_000
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A number the reader can turn: the slider's range; what may be typed is wider (see Request)."""
+
+    name: str
+    group: str
+    low: float
+    high: float
+    step: float
+    neutral: float
+    hint: str
+
+
+KNOBS = (
+    Knob("temperature", "Sampling", 0, 2, 0.05, 1, "Divides the logits. 0 is greedy, 1 leaves them alone."),
+    Knob("top_k", "Sampling", 0, 200, 1, 0, "Keeps this many best tokens. 0 is off."),
+    Knob("top_p", "Sampling", 0, 1, 0.01, 1, "Keeps the smallest set that holds this probability. 1 is off."),
+    Knob("min_p", "Sampling", 0, 0.5, 0.005, 0, "Keeps tokens at least this fraction as likely as the best. 0 is off."),
+    Knob("typical_p", "Sampling", 0, 1, 0.01, 1, "Keeps tokens about as surprising as expected. 1 is off."),
+    Knob("repetition_penalty", "Penalties", 0.8, 2, 0.01, 1, "Scales down tokens seen in prompt or output. 1 is off."),
+    Knob("frequency_penalty", "Penalties", -2, 2, 0.05, 0, "Subtracted per earlier use in the output. 0 is off."),
+    Knob("presence_penalty", "Penalties", -2, 2, 0.05, 0, "Subtracted once if used in the output. 0 is off."),
+    Knob("no_repeat_ngram_size", "Penalties", 0, 10, 1, 0, "No run of this many tokens occurs twice. 0 is off."),
+)
+
+DEFAULTS: dict[str, Any] = {
+    **{item.name: getattr(SamplingParams(), item.name) for item in fields(SamplingParams)},
+    "temperature": 0.8,
+    "top_p": 0.95,
+    "max_new_tokens": 64,
+    "seed": None,
+    "stop": [],
+    "chat": False,
+}
+
+
+def describe(presets: Iterable[SamplingPreset] = ()) -> dict[str, Any]:
+    """What the knobs component needs to draw itself."""
+    return {
+        "presets": [_menu_entry(preset) for preset in presets],
+        "knobs": [{**vars(knob), "title": TITLES[knob.name]} for knob in KNOBS],
+        "orders": {name: list(order) for name, order in ORDERS.items()},
+        "titles": TITLES,
+        "defaults": DEFAULTS,
+    }
+
+
+def _menu_entry(preset: SamplingPreset) -> dict[str, Any]:
+    settings = settings_of(preset.settings) | {"chat": preset.chat}
+    if preset.max_new_tokens is not None:
+        settings["max_new_tokens"] = preset.max_new_tokens
+    return {
+        "name": preset.name,
+        "title": preset.title,
+        "about": preset.purpose,
+        "group": preset.source,
+        "settings": settings,
+    }
+
+
+def sampling(settings: Mapping[str, Any]) -> SamplingParams:
+    """SamplingParams from page settings.
+
+    Raises:
+        RequestError: a value has the wrong type or is out of range.
+    """
+    values = {item.name: settings.get(item.name, DEFAULTS[item.name]) for item in fields(SamplingParams)}
+    values["logit_bias"] = _bias(values["logit_bias"])
+    order = values["order"]
+    values["order"] = tuple(order) if isinstance(order, list) else order
+    return SamplingParams(**values)
+
+
+def request(prompt: str, settings: Mapping[str, Any], salt: str) -> Request:
+    """The Request that runs `prompt` under page settings.
+
+    Raises:
+        RequestError: a value has the wrong type or is out of range.
+    """
+    plain = {name: settings.get(name, DEFAULTS[name]) for name in ("max_new_tokens", "seed", "stop", "chat")}
+    return Request(prompt=prompt, sampling=sampling(settings), cache_salt=salt, **plain)
+
+
+def settings_of(params: SamplingParams) -> dict[str, Any]:
+    """Page settings of SamplingParams; the other settings are not touched."""
+    values = {item.name: getattr(params, item.name) for item in fields(SamplingParams)}
+    values["logit_bias"] = {str(token_id): bias for token_id, bias in params.logit_bias.items()}
+    if isinstance(params.order, tuple):
+        values["order"] = list(params.order)
+    return values
+
+
+def _bias(value: Any) -> dict[int, Any]:
+    """Token ids arrive as JSON object keys, so as text."""
+    if not isinstance(value, Mapping):
+        raise RequestError(f"logit_bias must map token ids to numbers, got {value!r}")
+    bias: dict[int, Any] = {}
+    for key, addend in value.items():
+        try:
+            bias[int(key)] = addend
+        except (TypeError, ValueError):
+            raise RequestError(f"logit_bias holds {key!r}; token ids are whole numbers from 0 up") from None
+    return bias
+
+
+def same_draw(settings: Mapping[str, Any], params: SamplingParams) -> bool:
+    """Whether the settings ask for exactly this sampling; settings that are refused do not."""
+    try:
+        return sampling(settings) == params
+    except RequestError:
+        return False
+
+
+def to_query(prompt: str, settings: Mapping[str, Any], tab: str, seed: int | None, token: int | None) -> str:
+    """The query string of a link that restores the page. Settings at their default are left out.
+
+    Raises:
+        RequestError: the prompt does not fit into a link.
+    """
+    query: dict[str, str] = {"prompt": prompt, "tab": tab}
+    for name, default in DEFAULTS.items():
+        value = settings.get(name, default)
+        if name != "seed" and value != default:
+            query[name] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if seed is not None:
+        query["seed"] = str(seed)
+    if token is not None:
+        query["token"] = str(token)
+    encoded = urlencode(query)
+    if len(encoded) > MAX_LINK_CHARACTERS:
+        raise RequestError(f"the link would have {len(encoded):,} characters, at most {MAX_LINK_CHARACTERS:,} work")
+    return encoded
+
+
+def from_query(query: Mapping[str, str]) -> dict[str, Any]:
+    """What a link restores: prompt, tab, token and settings, defaults filled in.
+
+    Raises:
+        RequestError: a value in the link is malformed or out of range.
+    """
+    settings = dict(DEFAULTS)
+    for name in DEFAULTS:
+        if name in query:
+            settings[name] = _from_text(name, query[name])
+    request(query.get("prompt") or "-", settings, "")
+    token = query.get("token")
+    if token is not None and not token.isdecimal():
+        raise RequestError(f"token in the link must be a whole number, got {token!r}")
+    return {
+        "prompt": query.get("prompt", ""),
+        "tab": query.get("tab", "inspect"),
+        "token": None if token is None else int(token[:9]),
+        "settings": settings,
+    }
+
+
+def _from_text(name: str, text: str) -> Any:
+    if name == "order" and text in ORDERS:
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise RequestError(f"{name} in the link cannot be read: {text[:80]!r}") from None
+

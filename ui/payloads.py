@@ -1,0 +1,352 @@
+"""Trace -> the plain data that the page's components draw. Pure functions.
+
+Everything returned is strict JSON: infinities become the strings "inf" and "-inf", and a token that
+a stage made impossible is marked as cut, never left empty. Entropy and surprise are in bits here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from backend.events import Candidates, Started, StageOutcome, TokenDecoded
+from ui.session import View, is_special
+
+MAX_PROMPT_TOKENS_SHOWN = 400
+MAX_BARS = 40
+
+TITLES = {
+    "temperature": "temperature",
+    "top_k": "top-k",
+    "top_p": "top-p",
+    "min_p": "min-p",
+    "typical_p": "typical-p",
+    "repetition_penalty": "repetition",
+    "frequency_penalty": "frequency",
+    "presence_penalty": "presence",
+    "no_repeat_ngram_size": "no-repeat",
+    "logit_bias": "bias",
+}
+CUT_STAGES = ("top_k", "top_p", "min_p", "typical_p")
+
+
+def title(stage: str) -> str:
+    """The stage's name as shown."""
+    return TITLES.get(stage, stage)
+
+
+def number(value: float, digits: int = 5) -> float | str:
+    """`value` to some significant digits, infinities as text."""
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return float(f"{value:.{digits}g}")
+
+
+def bits(nats: float) -> float:
+    return nats / math.log(2)
+
+
+def probability(logprob: float) -> float:
+    return math.exp(logprob)
+
+
+def strip_row(step: TokenDecoded) -> list[Any]:
+    """[id, label, probability, surprise, rank, entropy, forced, special] of one token."""
+    return [
+        step.token_id,
+        step.label,
+        number(probability(step.model_logprob), 4),
+        number(bits(-step.model_logprob), 4),
+        step.rank,
+        number(bits(step.entropy), 3),
+        step.forced,
+        not step.text and is_special(step.label),
+    ]
+
+
+def strip(view: View, stale: bool = False) -> dict[str, Any]:
+    """The token strip with its status line."""
+    started = view.started
+    prompt = list(started.prompt_labels) if started else []
+    ids = list(started.prompt_token_ids) if started else []
+    hidden = max(0, len(prompt) - MAX_PROMPT_TOKENS_SHOWN)
+    return {
+        "number": view.number,
+        "source": view.source,
+        "running": view.running,
+        "hidden_prompt": hidden,
+        "prompt": [[i, label, is_special(label)] for i, label in zip(ids[hidden:], prompt[hidden:], strict=True)],
+        "rows": [strip_row(step) for step in view.steps],
+        "pinned": view.pinned,
+        "phase": view.phase,
+        "progress": view.progress,
+        "status": status(view),
+        "notice": view.notice,
+        "stale": stale,
+    }
+
+
+ENDINGS = {
+    "eos": "end of text",
+    "length": "token limit",
+    "stop": "stop string",
+    "grammar": "grammar complete",
+    "cancelled": "stopped",
+    "context_full": "context full",
+    "error": "error",
+}
+
+
+def status(view: View) -> list[list[str]]:
+    """The status line as [name, value] pairs."""
+    line: list[list[str]] = []
+    if view.steps:
+        line.append(["tokens", f"{len(view.steps):,}"])
+    started, finished = view.started, view.finished
+    speed, first = _timing(view)
+    if view.source == "score" and view.steps:
+        mean = -sum(step.model_logprob for step in view.steps) / len(view.steps)
+        line.append(["bits a token", f"{bits(mean):.2f}"])
+        line.append(["perplexity", f"{math.exp(min(mean, 700)):.3g}"])
+    else:
+        if speed is not None:
+            line.append(["tok/s", f"{speed:.1f}"])
+        if first is not None:
+            line.append(["first token", f"{first:.2f} s"])
+    if view.stopped:
+        line.append(["ended", ENDINGS["cancelled"]])
+    elif finished is not None and view.source != "score":
+        line.append(["ended", ENDINGS[finished.reason]])
+    if started is not None and view.source != "score":
+        line.append(["seed", str(started.seed)])
+    if started is not None:
+        line.append(["model", started.model])
+    return line
+
+
+def _timing(view: View) -> tuple[float | None, float | None]:
+    """Tokens per second and time to first token of the last run, live or final."""
+    if view.finished is not None and view.finished.tokens_per_second is not None:
+        return view.finished.tokens_per_second, view.finished.time_to_first_token
+    fresh = view.steps[view.started_at :]
+    if not fresh:
+        return None, None
+    seconds = fresh[-1].time - fresh[0].time
+    return ((len(fresh) - 1) / seconds if seconds > 0 else None), fresh[0].time
+
+
+def step(
+    shown: TokenDecoded,
+    *,
+    key: str,
+    recorded: TokenDecoded | None = None,
+    note: str = "",
+) -> dict[str, Any]:
+    """One step as a pipeline.
+
+    Args:
+        shown: the step to draw, as recorded or evaluated again under other knobs.
+        recorded: what the text has at this place, where that is another step object.
+        note: why something cannot be shown, for display.
+    """
+    table = shown.candidates
+    in_text = recorded or shown
+    result: dict[str, Any] = {
+        "key": key,
+        "index": shown.index,
+        "position": shown.position,
+        "again": recorded is not None,
+        "note": note,
+        "token": {"id": in_text.token_id, "label": in_text.label, "forced": in_text.forced},
+        "winner": {"id": shown.token_id, "label": shown.label},
+        "model": number(probability(in_text.model_logprob)),
+        "rank": in_text.rank,
+        "entropy": number(bits(in_text.entropy), 4),
+        "surprise": number(bits(-in_text.model_logprob), 4),
+        "final": number(probability(shown.logprob)),
+        "luck": number(shown.luck, 4),
+        "stages": [_stage(outcome) for outcome in shown.stages],
+        "rows": [],
+        "charts": [],
+        "verdict": verdict(shown, recorded),
+    }
+    if table is not None:
+        result["rows"] = candidate_rows(table, shown)
+        result["charts"] = charts(table, shown.stages)
+        result["listed_mass"] = number(sum(map(probability, table.model_logprobs)), 4)
+        result["num_kept"] = shown.stages[-1].num_kept if shown.stages else None
+    return result
+
+
+def _stage(outcome: StageOutcome) -> dict[str, Any]:
+    return {
+        "stage": outcome.stage,
+        "title": title(outcome.stage),
+        "setting": outcome.setting,
+        "kept": outcome.num_kept,
+        "cut_mass": number(outcome.cut_mass, 4),
+        "changed": outcome.changed,
+    }
+
+
+def candidate_rows(table: Candidates, shown: TokenDecoded) -> list[dict[str, Any]]:
+    """One row per candidate, the model's best first.
+
+    `after` holds one entry per stage up to the one that cut the token, so a cut token's row ends
+    with the value it had before the cut; `margin` says by how much it was cut.
+    """
+    rows = []
+    for place, token_id in enumerate(table.token_ids):
+        cut_by = table.cut_by[place]
+        upto = len(table.after) if cut_by < 0 else cut_by
+        final = (table.after[-1] if table.after else table.model_logprobs)[place]
+        rows.append(
+            {
+                "id": token_id,
+                "label": table.labels[place],
+                "model": number(probability(table.model_logprobs[place])),
+                "after": [number(probability(column[place])) for column in table.after[:upto]],
+                "cut_by": cut_by,
+                "margin": margin(table.margins[place], shown.stages[cut_by]) if cut_by >= 0 else "",
+                "final": number(probability(final)) if cut_by < 0 else "cut",
+                "luck": number(table.luck[place], 4),
+                "total": number(final + table.luck[place], 4),
+                "won": token_id == shown.token_id,
+                "uncut": token_id == shown.uncut_winner and shown.uncut_winner != shown.token_id,
+            }
+        )
+    return rows
+
+
+def margin(value: float | None, outcome: StageOutcome) -> str:
+    """By how much a stage cut a token, in words."""
+    if value is None:
+        return f"masked by {title(outcome.stage)}"
+    if outcome.stage == "top_k":
+        beyond = round(value)
+        return f"{beyond:,} rank{'' if beyond == 1 else 's'} beyond {outcome.setting}"
+    if outcome.stage == "min_p":
+        return f"{percent(value)} short of {percent(outcome.threshold or 0)}"
+    return f"{percent(value)} past {outcome.setting}"
+
+
+def percent(value: float) -> str:
+    """A share as text: 12.3 %, 0.045 %, <0.001 %."""
+    if value <= 0:
+        return "0 %"
+    scaled = value * 100
+    if scaled < 0.001:
+        return "<0.001 %"
+    return f"{scaled:.3g} %" if scaled < 1 else f"{scaled:.1f} %"
+
+
+def verdict(shown: TokenDecoded, recorded: TokenDecoded | None) -> list[dict[str, Any]]:
+    """What the step comes to: short pieces of {text} and {token}, put together by the page."""
+    pieces: list[dict[str, Any]] = []
+    if recorded is not None:
+        if recorded.token_id == shown.token_id:
+            pieces += [{"text": "With these knobs the draw is still "}, {"token": shown.label}]
+        else:
+            pieces += [
+                {"text": "With these knobs the draw is "},
+                {"token": shown.label},
+                {"text": ", not "},
+                {"token": recorded.label},
+            ]
+        fate = _fate(shown, recorded)
+        if fate:
+            pieces.append({"text": fate})
+    elif shown.forced:
+        pieces.append({"text": "Given, not drawn"})
+    if shown.uncut_winner is not None and shown.uncut_winner != shown.token_id:
+        label = _label_of(shown, shown.uncut_winner)
+        pieces.append({"text": ". Without the cuts " if pieces else "Without the cuts "})
+        pieces += [{"token": label}, {"text": " would have won"}]
+    return pieces
+
+
+def _fate(shown: TokenDecoded, recorded: TokenDecoded) -> str:
+    table = shown.candidates
+    if table is None or recorded.token_id == shown.token_id:
+        return ""
+    if recorded.token_id not in table.token_ids:
+        return " (it is not among the candidates any more)"
+    place = table.token_ids.index(recorded.token_id)
+    cut_by = table.cut_by[place]
+    if cut_by < 0:
+        return ""
+    outcome = shown.stages[cut_by]
+    return f" (cut by {title(outcome.stage)}: {margin(table.margins[place], outcome)})"
+
+
+def _label_of(shown: TokenDecoded, token_id: int) -> str:
+    table = shown.candidates
+    if table is not None and token_id in table.token_ids:
+        return table.labels[table.token_ids.index(token_id)]
+    return f"token {token_id}"
+
+
+def charts(table: Candidates, stages: Sequence[StageOutcome]) -> list[dict[str, Any]]:
+    """One picture per cutting stage, each in the geometry of its rule.
+
+    Bars hold [label, probability before the stage, still possible after it]; tokens that an earlier
+    stage cut are not drawn. `line` is the cutoff: a rank for top-k, a cumulative share for top-p, a
+    probability for min-p. typical-p has no line: it keeps a band of surprise.
+    """
+    return [
+        chart
+        for place, outcome in enumerate(stages)
+        if outcome.stage in CUT_STAGES and (chart := _chart(table, place, outcome)) is not None
+    ]
+
+
+def _chart(table: Candidates, place: int, outcome: StageOutcome) -> dict[str, Any] | None:
+    before = table.after[place - 1] if place else table.model_logprobs
+    alive = [i for i in range(len(before)) if not 0 <= table.cut_by[i] < place]
+    # Ties keep the table's order, which is the rule at a border: the lower token id wins.
+    alive.sort(key=lambda i: -before[i])
+    if outcome.stage == "typical_p":
+        alive.sort(key=lambda i: -before[i])
+    bars = [[table.labels[i], number(probability(before[i])), table.cut_by[i] != place] for i in alive[:MAX_BARS]]
+    if not bars:
+        return None
+    lines = {
+        "top_k": outcome.threshold,
+        "top_p": float(outcome.setting),
+        "min_p": outcome.threshold,
+        "typical_p": None,
+    }
+    line = lines[outcome.stage]
+    return {
+        "stage": outcome.stage,
+        "title": title(outcome.stage),
+        "setting": outcome.setting,
+        "line": None if line is None else number(line),
+        "kept": outcome.num_kept,
+        "cut_mass": number(outcome.cut_mass, 4),
+        "best": number(max(bar[1] for bar in bars)),
+        "bars": bars,
+    }
+
+
+def activity(view: View) -> dict[str, str]:
+    """Per stage, how often it acted over the text, as a short line."""
+    trace = view.trace
+    if trace is None or not view.steps:
+        return {}
+    return {item.stage: activity_line(item.stage, item.num_changed, item.num_steps, item.mean_cut_mass) for item in trace.activity()}
+
+
+def activity_line(stage: str, num_changed: int, num_steps: int, mean_cut_mass: float) -> str:
+    """"cut 31 % of steps, 4.2 % of the mass each"."""
+    if num_changed == 0:
+        return "never fired"
+    share = f"{num_changed / num_steps:.0%}".replace("%", " %")
+    if stage in CUT_STAGES:
+        return f"cut at {share} of steps, {percent(mean_cut_mass)} of the mass"
+    return f"acted on {share} of steps"
+
+
+def prompt_text(started: Started | None) -> str:
+    return "".join(started.prompt_labels) if started else ""

@@ -1,0 +1,85 @@
+"""Trace -> plotly figures as plain dicts. Pure functions.
+
+Colours are CSS variables ("var(--pg-heat)"); the page puts in their value for light or dark.
+Token labels are escaped, since plotly reads hover text as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from backend.events import TokenDecoded
+from ui.payloads import bits, number
+
+MAX_LABEL = 40
+
+
+def plain(label: str) -> str:
+    """A token label that plotly shows as it is, whitespace made visible."""
+    marks = label.replace("\n", "↵").replace("\t", "→").replace(" ", "·")
+    return marks[:MAX_LABEL].replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def surprise(
+    steps: Sequence[TokenDecoded], overlay: Sequence[TokenDecoded] = (), overlay_name: str = ""
+) -> dict[str, Any]:
+    """Surprise of each token as bars and the model's entropy as a line, both in bits.
+
+    The two together say whether the text is as surprising as the model expected it to be.
+    """
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "bar",
+            "name": "surprise",
+            "x": [step.index for step in steps],
+            "y": [_height(-step.model_logprob) for step in steps],
+            "customdata": [plain(step.label) for step in steps],
+            "hovertemplate": "%{customdata}  %{y:.2f} bits<extra></extra>",
+            "marker": {"color": "var(--pg-heat)", "line": {"width": 0}},
+        },
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "entropy (expected)",
+            "x": [step.index for step in steps],
+            "y": [_height(step.entropy) for step in steps],
+            "line": {"color": "var(--pg-accent)", "width": 1.5, "shape": "hvh"},
+            "hoverinfo": "skip",
+        },
+    ]
+    if overlay:
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": overlay_name,
+                "x": [step.index for step in overlay],
+                "y": [_height(-step.model_logprob) for step in overlay],
+                "line": {"color": "var(--pg-muted)", "width": 1, "dash": "dot"},
+                "hoverinfo": "skip",
+            }
+        )
+    return {"data": traces, "layout": _layout(len(steps))}
+
+
+def _height(nats: float) -> float | str | None:
+    value = number(bits(nats), 4)
+    return value if isinstance(value, float) else None
+
+
+def _layout(num_steps: int) -> dict[str, Any]:
+    axis = {"gridcolor": "var(--pg-line)", "zeroline": False, "color": "var(--pg-muted)", "fixedrange": True}
+    return {
+        "height": 132,
+        "margin": {"l": 34, "r": 8, "t": 6, "b": 22},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"size": 11, "color": "var(--pg-muted)"},
+        "showlegend": False,
+        "bargap": 0.15 if num_steps < 200 else 0,
+        "hovermode": "closest",
+        "dragmode": False,
+        "xaxis": {**axis, "range": [-0.6, max(num_steps, 12) - 0.4], "showgrid": False, "tickformat": "d"},
+        "yaxis": {**axis, "rangemode": "tozero", "nticks": 4},
+    }

@@ -1,0 +1,201 @@
+"""What one visitor sees: plain state behind the page, one Session per browser tab, nothing global."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from backend import Request, SamplingParams, Trace
+from backend.events import Event, Finished, Prefilled, Preempted, Started, TokenDecoded, Waiting
+
+Source = Literal["empty", "recording", "run", "score", "import"]
+
+
+@dataclass
+class View:
+    """One panel's text and where the reader stands in it. The trace may still be growing.
+
+    Attributes:
+        prompt: what the prompt box held for this text.
+        number: counts the texts shown; the page keeps its place while it stays the same.
+        steps: the tokens of sample 0, and in `drawn_with` the sampling each was drawn with.
+        displayed: the step last drawn in the step view, as recorded or evaluated again.
+        pinned: the step the reader chose; None follows the newest.
+        shown: a step looked at in passing (hover, keyboard); wins over `pinned` while set.
+        stop: set to ask the run that fills this view to end.
+        idle: set while no run fills this view; `turn` is held while one takes over from another.
+        notice: what the reader must know about the last run, for example why it was refused.
+    """
+
+    source: Source = "empty"
+    number: int = 0
+    prompt: str = ""
+    request: Request | None = None
+    events: list[Event] = field(default_factory=list)
+    steps: list[TokenDecoded] = field(default_factory=list)
+    drawn_with: list[SamplingParams] = field(default_factory=list)
+    displayed: TokenDecoded | None = None
+    pinned: int | None = None
+    shown: int | None = None
+    started_at: int = 0
+    phase: str = ""
+    progress: float | None = None
+    notice: str = ""
+    stopped: bool = False
+    stop: threading.Event = field(default_factory=threading.Event)
+    turn: threading.Lock = field(default_factory=threading.Lock)
+    idle: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.idle.set()
+
+    def begin(
+        self,
+        request: Request,
+        source: Source,
+        kept: Iterable[TokenDecoded] = (),
+        drawn_with: Iterable[SamplingParams] = (),
+    ) -> None:
+        """Forget the text shown and start one that opens with the `kept` steps of its parent."""
+        self.number += 1
+        self.source, self.request = source, request
+        self.steps = list(kept)
+        self.drawn_with = list(drawn_with)
+        self.displayed = None
+        self.events = list(self.steps)
+        self.pinned = self.shown = None
+        self.started_at = len(self.steps)
+        self.phase, self.progress, self.notice, self.stopped = "", None, "", False
+
+    def show(self, trace: Trace, source: Source) -> None:
+        """Show a finished trace."""
+        self.begin(trace.request, source)
+        for event in trace.events:
+            self.add(event)
+        self.phase = ""
+
+    def add(self, event: Event) -> None:
+        """Take in the next event of the run."""
+        if isinstance(event, Started) and self.steps:
+            # The parent's steps stand before the run that continues them; keep Started first.
+            self.events.insert(0, event)
+            return
+        self.events.append(event)
+        if isinstance(event, TokenDecoded):
+            if event.sample == 0:
+                self.steps.append(event)
+                self.drawn_with.append(self.request.sampling if self.request else SamplingParams())
+            self.phase, self.progress = "generating", None
+        elif isinstance(event, Waiting):
+            self.phase = (
+                f"waiting for memory: needs {event.num_needed_blocks} blocks, {event.num_free_blocks} are free"
+            )
+        elif isinstance(event, Prefilled):
+            self.phase, self.progress = _prefill_line(event), event.num_computed_tokens / event.num_tokens
+        elif isinstance(event, Preempted):
+            self.phase = f"gave its memory to an older run; {event.num_tokens} tokens will be recomputed"
+
+    @property
+    def running(self) -> bool:
+        return not self.idle.is_set()
+
+    @property
+    def started(self) -> Started | None:
+        return next((event for event in self.events if isinstance(event, Started)), None)
+
+    @property
+    def finished(self) -> Finished | None:
+        return next((event for event in reversed(self.events) if isinstance(event, Finished)), None)
+
+    @property
+    def trace(self) -> Trace | None:
+        """The text as a Trace; None before the run was accepted."""
+        if self.request is None or self.started is None:
+            return None
+        return Trace(self.request, tuple(self.events))
+
+    @property
+    def index(self) -> int | None:
+        """The step to look at; None without steps."""
+        if not self.steps:
+            return None
+        wanted = self.shown if self.shown is not None else self.pinned
+        last = len(self.steps) - 1
+        return last if wanted is None else min(max(wanted, 0), last)
+
+
+def _prefill_line(event: Prefilled) -> str:
+    reused = f", {event.num_cached_tokens} reused" if event.num_cached_tokens else ""
+    return f"reading the prompt: {event.num_computed_tokens} of {event.num_tokens} tokens{reused}"
+
+
+@dataclass
+class Session:
+    """One browser tab. `salt` keeps its cached prompt blocks from being reused by anyone else."""
+
+    salt: str = field(default_factory=lambda: secrets.token_hex(16))
+    inspect: View = field(default_factory=View)
+    score: View = field(default_factory=View)
+    settings: dict[str, Any] = field(default_factory=dict)
+    tab: str = "inspect"
+    link: str = ""
+    link_number: int = 0
+    restore_token: int | None = None
+    run_on_load: bool = False
+
+    @property
+    def view(self) -> View:
+        """The view of the open tab."""
+        return self.score if self.tab == "score" else self.inspect
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Session:
+        # Gradio copies the start value of a State; a session is never shared, so it is its own copy.
+        return self
+
+
+def step_request(trace: Trace, index: int, sampling: SamplingParams, salt: str) -> Request:
+    """The request whose next step is step `index` of the trace, under other sampling settings."""
+    prefix = trace.token_ids[:index]
+    return replace(
+        trace.request,
+        prompt=trace.started.prompt_token_ids,
+        chat=False,
+        seed=trace.started.seed,
+        sampling=sampling,
+        output_prefix=prefix,
+        max_new_tokens=max(trace.request.max_new_tokens, len(prefix) + 1),
+        cache_salt=salt,
+    )
+
+
+def forced_step(parent: TokenDecoded, token_id: int) -> TokenDecoded:
+    """The parent's step with `token_id` put in its place, carrying that candidate's own numbers.
+
+    Raises:
+        ValueError: the token is not among the recorded candidates.
+    """
+    table = parent.candidates
+    if table is None or token_id not in table.token_ids:
+        raise ValueError(f"token {token_id} is not among the candidates of step {parent.index}")
+    row = table.token_ids.index(token_id)
+    label = table.labels[row]
+    return replace(
+        parent,
+        token_id=token_id,
+        label=label,
+        text="" if is_special(label) or label.startswith("<0x") else label,
+        model_logprob=table.model_logprobs[row],
+        logprob=table.after[-1][row] if table.after else table.model_logprobs[row],
+        rank=1 + sum(value > table.model_logprobs[row] for value in table.model_logprobs),
+        luck=0.0,
+        uncut_winner=None,
+        forced=True,
+    )
+
+
+def is_special(label: str) -> bool:
+    """Whether a label reads like a control token (<|im_end|>, </s>) and not like text."""
+    return (label.startswith("<|") and label.endswith("|>")) or label in ("<s>", "</s>", "<unk>", "<pad>")

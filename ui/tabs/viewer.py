@@ -1,0 +1,140 @@
+"""The viewer that tabs share: token strip, surprise curve and the selected step of one View."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gradio as gr
+
+from backend.errors import PlaygroundError
+from backend.events import TokenDecoded
+from ui import components, knobs, payloads, plots
+from ui.loading import Loader
+from ui.session import Session, View, step_request
+
+Updates = dict[Any, Any]
+
+
+class Viewer:
+    """The three components and what each draws of a View."""
+
+    def __init__(self, name: str, loader: Loader, pick: Callable[[Session], View], start: View | None = None):
+        """`pick` finds this viewer's View in a session; `start` is drawn at first paint."""
+        self.loader = loader
+        self.pick = pick
+        view = start or View()
+        self.strip = components.build("strip", payloads.strip(view), f"pg-{name}-strip")
+        self.curve = components.build("curve", curve_payload(view), f"pg-{name}-curve")
+        self.step = components.build("step", _recorded(view), f"pg-{name}-step")
+        for component in (self.strip, self.curve, self.step):
+            component.elem_classes = [*component.elem_classes, "pg-card"]
+
+    @property
+    def outputs(self) -> list[Any]:
+        return [self.strip, self.curve, self.step]
+
+    def draw(self, session: Session) -> Updates:
+        """Everything anew."""
+        view = self.pick(session)
+        return {
+            self.strip: payloads.strip(view, is_stale(view, session.settings)),
+            self.curve: self.draw_curve(session),
+            self.step: self.draw_step(session),
+        }
+
+    def draw_curve(self, session: Session) -> dict[str, Any]:
+        view = self.pick(session)
+        overlay = session.inspect if view is session.score and session.inspect.steps else None
+        return curve_payload(view, overlay)
+
+    def draw_step(self, session: Session) -> dict[str, Any] | None:
+        """The selected step, evaluated again where the knobs differ from those it was drawn with."""
+        view = self.pick(session)
+        index = view.index
+        if index is None:
+            return None
+        recorded = view.steps[index]
+        again, note = self._again(session, view, index)
+        view.displayed = again or recorded
+        shown = view.displayed
+        return payloads.step(shown, key=str(view.number), recorded=recorded if again else None, note=note)
+
+    def _again(self, session: Session, view: View, index: int) -> tuple[TokenDecoded | None, str]:
+        """The step under the present knobs, None where that changes nothing, and why it cannot be had."""
+        following = view.running and view.shown is None and view.pinned is None
+        trace = view.trace
+        if following or trace is None:
+            return None, ""
+        try:
+            params = knobs.sampling(session.settings)
+            if params == view.drawn_with[index]:
+                return None, ""
+            if not self.loader.done:
+                return None, "The knobs act on this step as soon as the model is loaded."
+            engine = self.loader.require()
+            if trace.started.model != engine.model_name:
+                return None, f"Recorded with {trace.started.model}; the knobs act on runs of {engine.model_name}."
+            return engine.evaluate(step_request(trace, index, params, session.salt)), ""
+        except PlaygroundError as error:
+            return None, str(error)
+
+    def wire(self, session: gr.State) -> None:
+        """Looking at a token (hover, keyboard) and pinning it, from the strip or the curve."""
+        events = [component.show for component in (self.strip, self.curve)]
+        for event in events:
+            event(
+                self._show,
+                inputs=[session],
+                outputs=self.outputs,
+                show_progress="hidden",
+                api_visibility="private",
+                concurrency_limit=None,
+                trigger_mode="always_last",
+            )
+
+    def _show(self, session: Session, event: gr.EventData) -> Updates:
+        view = self.pick(session)
+        index = whole(event, "index")
+        pin = bool((event._data or {}).get("pin"))
+        before = view.index
+        if pin:
+            view.pinned, view.shown = index, None
+        else:
+            view.shown = index
+        updates: Updates = {}
+        if pin:
+            updates[self.strip] = payloads.strip(view, is_stale(view, session.settings))
+        if pin or view.index != before:
+            updates[self.curve] = self.draw_curve(session)
+            updates[self.step] = self.draw_step(session)
+        return updates or {self.step: gr.skip()}
+
+
+def whole(event: gr.EventData, name: str) -> int | None:
+    """A whole number from an event's data; it comes from a browser, so anything else reads as None."""
+    value = (event._data or {}).get(name) if isinstance(event._data, dict) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def curve_payload(view: View, overlay: View | None = None) -> dict[str, Any]:
+    name = "the run in Inspect" if overlay else ""
+    return {
+        "number": view.number,
+        "figure": plots.surprise(view.steps, overlay.steps if overlay else (), name),
+        "selected": view.index,
+        "overlay": name,
+    }
+
+
+def _recorded(view: View) -> dict[str, Any] | None:
+    index = view.index
+    return None if index is None else payloads.step(view.steps[index], key=str(view.number))
+
+
+def is_stale(view: View, settings: dict[str, Any]) -> bool:
+    """Whether the text was drawn under other settings than the knobs show now."""
+    if view.source not in ("run", "recording", "import") or view.request is None or not view.steps:
+        return False
+    return not knobs.same_draw(settings or knobs.DEFAULTS, view.request.sampling)
+
