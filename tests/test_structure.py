@@ -26,7 +26,8 @@ NOT_BELOW = {
     "backend/kv/block_manager.py": ("torch", "backend.model", "backend.decoding", "backend.engine"),
     "backend/sampling/": ("backend.model", "backend.decoding", "backend.engine", "backend.kv"),
     "backend/model/": ("backend.decoding", "backend.engine", "backend.sampling"),
-    "backend/decoding/": ("backend.engine", "backend.model", "transformers"),
+    "backend/decoding/": ("backend.engine", "backend.model.catalogue"),
+    "ui/": ("backend.decoding", "backend.kv", "backend.model.runner", "backend.scheduler"),
 }
 
 

@@ -259,41 +259,36 @@ def test_hub_model_in_the_cache_loads_without_network(offline_hub):
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """The part of the hub's protocol that a download needs, over one folder; notes each path asked for."""
+    """The part of the hub's protocol that a download needs; notes each path asked for."""
 
-    folder: Path
+    folders: dict[str, Path]
     asked: list[str]
     commit = "0123456789012345678901234567890123456789"
 
     def do_GET(self) -> None:
-        url = urllib.parse.urlsplit(self.path)
-        self.asked.append(url.path)
-        files = sorted(self.folder.iterdir())
-        if "/resolve/" in url.path:
-            file = self.folder / url.path.rsplit("/", 1)[1]
-            self.answer(200 if file.exists() else 404, file.read_bytes() if file.exists() else b"", file.name)
-        elif not url.path.startswith("/api/models/some/model"):
-            self.answer(404, b"{}", "error", error="RepoNotFound")
-        elif "/tree/" in url.path:
-            listing = [
-                {"type": "file", "path": file.name, "size": file.stat().st_size, "oid": file.name}
-                for file in files
-            ]
-            self.answer(200, json.dumps(listing).encode(), "tree")
+        path = urllib.parse.urlsplit(self.path).path
+        self.asked.append(path)
+        folder = next((place for name, place in self.folders.items() if f"{name}/" in f"{path}/"), None)
+        if folder is None:
+            self.answer(404, b"{}", error="RepoNotFound")
+        elif "/resolve/" in path:
+            self.answer(200, (folder / path.rsplit("/", 1)[1]).read_bytes(), name=path.rsplit("/", 1)[1])
+        elif "/tree/" in path:
+            sizes = [(file.name, file.stat().st_size) for file in sorted(folder.iterdir())]
+            tree = [{"type": "file", "path": name, "size": size, "oid": name} for name, size in sizes]
+            self.answer(200, json.dumps(tree).encode())
         else:
-            siblings = [{"rfilename": file.name, "size": file.stat().st_size} for file in files]
-            info = {"id": "some/model", "sha": self.commit, "siblings": siblings, "private": False}
-            self.answer(200, json.dumps(info).encode(), "info")
+            sizes = [(file.name, file.stat().st_size) for file in sorted(folder.iterdir())]
+            siblings = [{"rfilename": name, "size": size} for name, size in sizes]
+            self.answer(200, json.dumps({"id": "x", "sha": self.commit, "siblings": siblings}).encode())
 
     do_HEAD = do_GET
 
-    def answer(self, status: int, body: bytes, name: str, error: str | None = None) -> None:
+    def answer(self, status: int, body: bytes, name: str = "", error: str = "") -> None:
         self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("ETag", f'"{name}"')
-        self.send_header("X-Repo-Commit", self.commit)
-        if error:
-            self.send_header("X-Error-Code", error)
+        headers = {"Content-Length": len(body), "ETag": f'"{name}"', "X-Repo-Commit": self.commit}
+        for header, value in (headers | ({"X-Error-Code": error} if error else {})).items():
+            self.send_header(header, str(value))
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(body)
@@ -302,57 +297,69 @@ class Hub(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def fake_hub(llama):
-    """Serves the tiny Llama as some/model, with a pickle and code beside it."""
-    (llama / "pytorch_model.bin").write_bytes(b"pickle")
-    (llama / "modeling_own.py").write_text("code")
-    handler = type("Serving", (Hub,), {"folder": llama, "asked": []})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
-
-
-def load_from(server, name: str, home: Path) -> subprocess.CompletedProcess:
-    """Load in a process of its own, since the hub's address is read at import."""
-    code = f"""
+LOAD_THREE = """
 import torch
 from backend.errors import ModelUnavailable
 from backend.model import catalogue
-try:
-    loaded = catalogue.load({name!r}, device=torch.device("cpu"), dtype=torch.float32)
-    print(loaded.source, loaded.model.config.model_type)
-except ModelUnavailable as error:
-    print(error)
+for name in ("some/model", "some/pickle", "no/such"):
+    try:
+        loaded = catalogue.load(name, device=torch.device("cpu"), dtype=torch.float32)
+        print(loaded.source, loaded.model.config.model_type)
+    except ModelUnavailable as error:
+        print(error)
 """
-    endpoint = f"http://127.0.0.1:{server.server_address[1]}"
-    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}
-    return subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
 
 
-def test_hub_model_is_downloaded_without_pickles_or_code(fake_hub, tmp_path):
-    run = load_from(fake_hub, "some/model", tmp_path / "home")
-    assert run.stdout == "hub llama\n", run.stderr
+@pytest.fixture(scope="module")
+def hub_session(tmp_path_factory):
+    """Answers for a sound model, one with pickles only and an unknown one, and the paths asked of the hub.
+
+    In a process of its own, since the hub's address is read at import.
+    """
+    base = tmp_path_factory.mktemp("hub")
+    sound = save(tiny_llama(), base / "model")
+    (sound / "pytorch_model.bin").write_bytes(b"pickle")
+    (sound / "modeling_own.py").write_text("code")
+    pickled = save(tiny_llama(), base / "pickle")
+    (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
+    serving = type("Serving", (Hub,), {"folders": {"some/model": sound, "some/pickle": pickled}, "asked": []})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serving) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+        settings = {"HF_ENDPOINT": endpoint, "HF_HOME": str(base / "home"), "HF_HUB_OFFLINE": "0"}
+        run = subprocess.run(
+            [sys.executable, "-c", LOAD_THREE],
+            env={**os.environ, **settings},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        server.shutdown()
+    assert run.returncode == 0, run.stderr
+    return run, serving.asked
+
+
+def test_hub_model_is_downloaded_without_pickles_or_code(hub_session):
+    run, asked = hub_session
+    assert run.stdout.splitlines()[0] == "hub llama", run.stderr
     assert "Fetching some/model" in run.stderr
-    fetched = {path.rsplit("/", 1)[1] for path in fake_hub.RequestHandlerClass.asked if "/resolve/" in path}
-    expected = {"model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"}
-    assert fetched == expected | {"generation_config.json"}
+    fetched = {path.rsplit("/", 1)[1] for path in asked if path.startswith("/some/model/resolve/")}
+    json_files = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
+    assert fetched == {"model.safetensors"} | json_files
 
 
-def test_hub_model_with_pickles_only_is_refused_before_any_download(fake_hub, tmp_path, llama):
-    (llama / "model.safetensors").unlink()
-    run = load_from(fake_hub, "some/model", tmp_path / "home")
-    assert "only pickled weights (pytorch_model.bin)" in run.stdout, run.stderr
-    assert not [path for path in fake_hub.RequestHandlerClass.asked if "/resolve/" in path]
+def test_hub_model_with_pickles_only_is_refused_before_any_download(hub_session):
+    run, asked = hub_session
+    refused = run.stdout.splitlines()[1]
+    assert refused.startswith("some/pickle has only pickled weights (pytorch_model.bin)")
+    assert not [path for path in asked if path.startswith("/some/pickle/resolve/")]
 
 
-def test_unknown_hub_model_is_named(fake_hub, tmp_path):
-    run = load_from(fake_hub, "no/such", tmp_path / "home")
-    assert "no/such cannot be had" in run.stdout, run.stderr
-    assert "no such model, or it is private" in run.stdout
+def test_unknown_hub_model_is_named(hub_session):
+    run, _ = hub_session
+    assert run.stdout.splitlines()[2].startswith(
+        "no/such cannot be had. Tried: the Hugging Face hub: no such"
+    )
 
 
 # The bundled model, from a package index that is a folder
