@@ -126,7 +126,7 @@ class Pipeline:
             model_logprob=float(model[token_id]),
             logprob=float(final[token_id]),
             rank=ranking.rank(model, token_id),
-            entropy=float(-torch.special.xlogy(probabilities, probabilities).sum()),
+            entropy=float(torch.special.entr(probabilities).sum()),
             luck=float(luck[token_id]),
             uncut_winner=uncut_winner,
             stages=self._outcomes(model, run, after) if traced else (),

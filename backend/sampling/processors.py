@@ -271,7 +271,7 @@ class TypicalP:
         """(minus the distance of each token's surprise from the entropy, probabilities); [V] each."""
         logprobs = torch.log_softmax(logits, -1)
         probabilities = logprobs.exp()
-        entropy = -torch.special.xlogy(probabilities, probabilities).sum()
+        entropy = torch.special.entr(probabilities).sum()
         return -(-logprobs - entropy).abs(), probabilities
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
