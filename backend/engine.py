@@ -8,9 +8,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import NamedTuple, cast
 
 import torch
 
+from backend.decoding.beam_search import beam_search
 from backend.decoding.forward import Context, Strategy
 from backend.decoding.sample import sample
 from backend.decoding.score import score
@@ -21,7 +23,7 @@ from backend.model import catalogue
 from backend.model.bundled import NAME as BUNDLED
 from backend.model.catalogue import LoadedModel
 from backend.model.runner import ModelRunner, kv_bytes_per_token
-from backend.request import Request, Sample
+from backend.request import BeamSearch, Request, Sample, SamplingParams
 from backend.sampling import noise
 from backend.sampling.pipeline import Pipeline
 from backend.scheduler import Run, Scheduler
@@ -167,14 +169,17 @@ class Engine:
         Raises:
             RequestError: the request does not fit the model or the pool; nothing was started.
         """
-        prompt_ids = self._prompt_ids(request)
-        strategy = request.strategy
-        if not isinstance(strategy, Sample):
-            raise RequestError(f"{type(strategy).__name__} is not available in this version, Sample is")
+        if type(request.strategy) not in _STRATEGIES:
+            available = ", ".join(kind.__name__ for kind in _STRATEGIES)
+            raise RequestError(
+                f"{type(request.strategy).__name__} is not available in this version; there is {available}"
+            )
         if request.grammar is not None:
             raise RequestError("a grammar is not available in this version")
-        self._check_room(request, len(prompt_ids), strategy.n)
-        return self._start(request, prompt_ids, lambda context: sample(context, strategy.n))
+        prompt_ids = self._prompt_ids(request)
+        decode, params, num_sequences = _STRATEGIES[type(request.strategy)](request)
+        self._check_room(request, len(prompt_ids), num_sequences)
+        return self._start(request, prompt_ids, params, decode)
 
     def generate(self, request: Request) -> Trace:
         """Run to the end.
@@ -199,7 +204,8 @@ class Engine:
             )
         self._check_room(request, len(token_ids), 1)
         first, rest = token_ids[:1], tuple(token_ids[1:])
-        return _completed(request, self._start(request, first, lambda context: score(context, rest)))
+        stream = self._start(request, first, request.sampling, lambda context: score(context, rest))
+        return _completed(request, stream)
 
     def evaluate(self, request: Request) -> TokenDecoded:
         """The next step of a request, prompt and output_prefix given, without running on.
@@ -267,7 +273,11 @@ class Engine:
             )
 
     def _start(
-        self, request: Request, prompt_ids: list[int], strategy: Callable[[Context], Strategy]
+        self,
+        request: Request,
+        prompt_ids: list[int],
+        sampling: SamplingParams,
+        decode: Callable[[Context], Strategy],
     ) -> EventStream:
         if self._closed:
             raise PlaygroundError("the engine is closed")
@@ -276,7 +286,7 @@ class Engine:
             request=request,
             root=Sequence([*prompt_ids, *request.output_prefix], len(prompt_ids), request.cache_salt),
             seed=seed,
-            pipeline=Pipeline(request.sampling, self._vocabulary.label, request.num_candidates),
+            pipeline=Pipeline(sampling, self._vocabulary.label, request.num_candidates),
             vocabulary=self._vocabulary,
             blocks=self.block_manager,
             eos_ids=self._eos_ids,
@@ -290,7 +300,7 @@ class Engine:
             if isinstance(event, Finished):
                 ended.set()
 
-        run = Run(strategy(context), emit, len(prompt_ids), request.use_cache)
+        run = Run(decode(context), emit, len(prompt_ids), request.use_cache)
         labels = tuple(self._vocabulary.label(token_id) for token_id in prompt_ids)
         run.report(Started(self.model_name, seed, tuple(prompt_ids), labels, context.pipeline.settings))
         self._tell(lambda: self._scheduler.add(run))
@@ -341,6 +351,29 @@ class Engine:
                 self._wake.wait()
                 self._wake.clear()
         self._scheduler.end_all("cancelled")
+
+
+class _Plan(NamedTuple):
+    """How a request is decoded: the strategy, the stages it uses, and how many sequences it may hold."""
+
+    decode: Callable[[Context], Strategy]
+    sampling: SamplingParams
+    num_sequences: int
+
+
+def _plan_sample(request: Request) -> _Plan:
+    strategy = cast(Sample, request.strategy)
+    return _Plan(lambda context: sample(context, strategy.n), request.sampling, strategy.n)
+
+
+def _plan_beam_search(request: Request) -> _Plan:
+    strategy = cast(BeamSearch, request.strategy)
+    # A search compares sums of log-probabilities; what only shapes a draw takes no part in it.
+    sampling = replace(request.sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0)
+    return _Plan(lambda context: beam_search(context, strategy), sampling, strategy.num_beams)
+
+
+_STRATEGIES: dict[type, Callable[[Request], _Plan]] = {Sample: _plan_sample, BeamSearch: _plan_beam_search}
 
 
 def _completed(request: Request, stream: EventStream) -> Trace:

@@ -138,6 +138,37 @@ class TokenDecoded:
 
 
 @dataclass(frozen=True, slots=True)
+class BeamNode:
+    """One candidate of a beam step.
+
+    Attributes:
+        parent: which of the beams before this step it continues, counted from 0.
+        logprob: of this token, after penalties, bans and biases. cum_logprob: of the whole text so far.
+        score: cum_logprob over length ** length_penalty, as if the text ended here.
+        status: "kept" grows on as beam number `beam`, "finished" has ended and was offered to the pool,
+            "pruned" was not good enough. `beam` is -1 unless kept.
+    """
+
+    parent: int
+    token_id: int
+    label: str
+    logprob: float
+    cum_logprob: float
+    score: float
+    status: Literal["kept", "finished", "pruned"]
+    beam: int
+
+
+@dataclass(frozen=True, slots=True)
+class BeamStepped:
+    """All beams grew by one token; `nodes` are the best candidates over all beams, best first."""
+
+    step: int
+    nodes: tuple[BeamNode, ...]
+    time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class BlocksChanged:
     """The block table of a sequence changed.
 
@@ -161,12 +192,14 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class SampleFinished:
-    """One sample is complete."""
+    """One sample is complete. A search gives the sum of its log-probabilities and its score."""
 
     sample: int
     reason: FinishReason
     text: str
     num_tokens: int
+    cum_logprob: float | None = None
+    score: float | None = None
     time: float = 0.0
 
 
@@ -194,4 +227,14 @@ class Finished:
     time: float = 0.0
 
 
-Event = Started | Waiting | Prefilled | TokenDecoded | BlocksChanged | Preempted | SampleFinished | Finished
+Event = (
+    Started
+    | Waiting
+    | Prefilled
+    | TokenDecoded
+    | BeamStepped
+    | BlocksChanged
+    | Preempted
+    | SampleFinished
+    | Finished
+)

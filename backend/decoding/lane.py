@@ -47,14 +47,14 @@ class Lane:
         self.sequence.append(choice.token_id, choice.model_logprob)
         yield from self._release(self._text.push(choice.token_id), None)
 
-    def finish(self, reason: FinishReason) -> Iterator[Event]:
-        """No token follows: release what is held back."""
+    def finish(self, reason: FinishReason, **scores: float) -> Iterator[Event]:
+        """No token follows: release what is held back. `scores` are fields of SampleFinished."""
         yield from self._release(self._text.finish(), reason)
-        yield self._finished()
+        yield self._finished(**scores)
 
-    def _finished(self) -> SampleFinished:
+    def _finished(self, **scores: float) -> SampleFinished:
         assert self.finish_reason is not None
-        return SampleFinished(self.sample, self.finish_reason, self._text.text, self._num_released)
+        return SampleFinished(self.sample, self.finish_reason, self._text.text, self._num_released, **scores)
 
     def _limit_reached(self, token_id: int) -> FinishReason | None:
         if token_id in self._context.eos_ids:

@@ -65,13 +65,28 @@ class Pipeline:
     def settings(self) -> tuple[StageSetting, ...]:
         return tuple(StageSetting(stage.name, stage.setting) for stage in self.stages)
 
-    def process(self, logits: Tensor, history: History) -> Tensor:
-        """Log-probabilities after all stages; [V] in, [V] out.
+    def scores(self, logprobs: Tensor, history: History) -> Tensor:
+        """What the stages make of the model's log-probabilities, not renormalised; [V] in, [V] out.
 
         Raises:
             PlaygroundError: a stage left no token.
         """
-        return torch.log_softmax(self._run(logits.float(), history).final, -1)
+        return self._run(logprobs, history).final
+
+    def model_candidates(self, model: Tensor) -> Candidates | None:
+        """The best tokens of the model alone, given its log-probabilities [V]; None without a trace."""
+        if self._num_candidates == 0:
+            return None
+        ids = ranking.best(model, self._num_candidates)
+        return Candidates(
+            token_ids=tuple(ids.tolist()),
+            labels=tuple(self._label(token_id) for token_id in ids.tolist()),
+            model_logprobs=tuple(model[ids].tolist()),
+            after=(),
+            cut_by=(-1,) * len(ids),
+            margins=(None,) * len(ids),
+            luck=(0.0,) * len(ids),
+        )
 
     def choose(self, logits: Tensor, history: History, place: Place) -> Choice:
         """Draw the next token from logits [V]: argmax of log-probability plus noise.

@@ -1,0 +1,258 @@
+"""Beam search: the num_beams best partial texts are kept at every step, in the terms of transformers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from backend.decoding.forward import Context, Forward, Strategy
+from backend.decoding.lane import Lane
+from backend.events import BeamNode, BeamStepped, Event, FinishReason
+from backend.request import BeamSearch
+from backend.sampling import ranking
+from backend.sampling.pipeline import Choice
+from backend.sampling.processors import History
+from backend.sequence import Sequence
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A text that has ended: what was chosen at each step, and its score."""
+
+    choices: tuple[Choice, ...]
+    reason: FinishReason
+    cum_logprob: float
+    score: float
+
+
+@dataclass
+class Beam:
+    """A text that is still growing. `cum_logprob` is the sum of its processed log-probabilities."""
+
+    sequence: Sequence
+    choices: tuple[Choice, ...] = ()
+    cum_logprob: float = 0.0
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """One candidate of a step: beam `parent` followed by `token_id`."""
+
+    parent: int
+    token_id: int
+    logprob: float
+    cum_logprob: float
+    reason: FinishReason | None
+
+
+def length_normalised(cum_logprob: float, length: int, length_penalty: float) -> float:
+    """Sum of log-probabilities over length ** length_penalty; length counts generated tokens, EOS included.
+
+    A positive penalty favours long texts, a negative one short texts; 0 leaves the sum (transformers).
+    """
+    return cum_logprob / length**length_penalty
+
+
+class Pool:
+    """The best finished hypotheses, at most num_beams of them."""
+
+    def __init__(self, params: BeamSearch, max_length: int):
+        self._params = params
+        self._max_length = max_length
+        self._improvable = True
+        self.hypotheses: list[Hypothesis] = []
+
+    @property
+    def full(self) -> bool:
+        return len(self.hypotheses) >= self._params.num_beams
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing may enter any more, so that the search is over."""
+        return not self._improvable or (self.full and self._params.early_stopping is True)
+
+    def add(self, hypotheses: list[Hypothesis]) -> None:
+        """Take in what finished at one step; all at once, since a full pool closes only between steps."""
+        if not self.closed:
+            ranked = sorted([*self.hypotheses, *hypotheses], key=lambda found: -found.score)
+            self.hypotheses = ranked[: self._params.num_beams]
+
+    def check(self, best_running: float, length: int) -> None:
+        """Close for good once the best running beam, `length` tokens long, cannot improve a full pool.
+
+        Its best possible score assumes that it ends now, or with early_stopping "never" and a positive
+        length penalty, at the greatest length.
+        """
+        if not self.full:
+            return
+        late = self._params.early_stopping == "never" and self._params.length_penalty > 0
+        reach = self._max_length if late else length
+        possible = length_normalised(best_running, reach, self._params.length_penalty)
+        self._improvable = self._improvable and possible > min(found.score for found in self.hypotheses)
+
+
+def beam_search(context: Context, params: BeamSearch) -> Strategy:
+    """Search for the texts of the highest score.
+
+    Stages act on the model's log-probabilities and are not renormalised, and only the penalties, bans and
+    biases take part, as in transformers without do_sample. One beam is greedy search: its first end is final.
+    """
+    if params.num_beams == 1:
+        params = replace(params, early_stopping=True)
+    search = _Search(context, params)
+    try:
+        while search.beams:
+            logits = yield Forward(tuple(beam.sequence for beam in search.beams))
+            yield search.step([rows[-1] for rows in logits])
+        yield from search.results()
+    finally:
+        search.release(search.beams)
+
+
+class _Search:
+    """State of one search; `beams` is empty once it is over."""
+
+    def __init__(self, context: Context, params: BeamSearch):
+        self.context = context
+        self.params = params
+        self.beams = [Beam(context.root)]
+        self._prompt = Sequence(list(context.root.token_ids), context.root.num_prompt_tokens)
+        room = context.context_length - context.root.num_prompt_tokens
+        self._max_length = min(context.request.max_new_tokens, room)
+        self._pool = Pool(params, self._max_length)
+        self._step = 0
+
+    def step(self, logits: list[Tensor]) -> BeamStepped:
+        """Extend all beams by one token, given the logits [V] after each."""
+        model = [torch.log_softmax(row.float(), -1) for row in logits]
+        found = self._continuations(model)
+        ended = [item for item in found[: self.params.num_beams] if item.reason]
+        kept = [item for item in found if not item.reason][: self.params.num_beams]
+        choices = self._choices([*ended, *kept], model)
+        event = self._describe(found, ended, kept)
+        self._pool.add([self._hypothesis(item, choices[item]) for item in ended])
+        self._grow(kept, choices)
+        self._step += 1
+        if self.beams:
+            self._pool.check(self.beams[0].cum_logprob, self.beams[0].sequence.num_output_tokens)
+        if self._pool.closed:
+            self.release(self.beams)
+            self.beams = []
+        return event
+
+    def results(self) -> Iterator[Event]:
+        """The returned hypotheses as samples, best first; fewer than asked where fewer were found."""
+        for sample, found in enumerate(self._pool.hypotheses[: self.params.num_return_sequences]):
+            written = Sequence(list(self._prompt.token_ids), self._prompt.num_prompt_tokens)
+            lane = Lane(self.context, written, sample)
+            for choice in found.choices:
+                yield from lane.record(choice)
+            yield from lane.finish(found.reason, cum_logprob=found.cum_logprob, score=found.score)
+
+    def release(self, beams: list[Beam]) -> None:
+        for beam in beams:
+            self.context.blocks.free(beam.sequence)
+
+    def _continuations(self, model: list[Tensor]) -> list[Continuation]:
+        """The best candidates over all beams: enough that num_beams go on even if all others end."""
+        scores = torch.stack(
+            [
+                self.context.pipeline.scores(logprobs, self._history(beam)) + beam.cum_logprob
+                for beam, logprobs in zip(self.beams, model, strict=True)
+            ]
+        )
+        wanted = max(2, 1 + len(self.context.eos_ids)) * self.params.num_beams
+        flat = scores.flatten()
+        places = ranking.best(flat, wanted)
+        vocab_size = scores.shape[1]
+        pairs = zip(places.tolist(), flat[places].tolist(), strict=True)
+        return [
+            self._continuation(place // vocab_size, place % vocab_size, total)
+            for place, total in pairs
+            if total > -math.inf
+        ]
+
+    def _continuation(self, parent: int, token_id: int, cum_logprob: float) -> Continuation:
+        beam = self.beams[parent]
+        return Continuation(
+            parent, token_id, cum_logprob - beam.cum_logprob, cum_logprob, self._reason(beam, token_id)
+        )
+
+    def _reason(self, beam: Beam, token_id: int) -> FinishReason | None:
+        if token_id in self.context.eos_ids:
+            return "eos"
+        if beam.sequence.num_output_tokens + 1 >= self._max_length:
+            return "length" if self._max_length == self.context.request.max_new_tokens else "context_full"
+        return None
+
+    def _history(self, beam: Beam) -> History:
+        return History(beam.sequence.token_ids, beam.sequence.num_prompt_tokens)
+
+    def _choices(self, items: list[Continuation], model: list[Tensor]) -> dict[Continuation, Choice]:
+        parents = {item.parent for item in items}
+        entropies = {parent: float(torch.special.entr(model[parent].exp()).sum()) for parent in parents}
+        candidates = {parent: self.context.pipeline.model_candidates(model[parent]) for parent in parents}
+        return {
+            item: Choice(
+                token_id=item.token_id,
+                model_logprob=float(model[item.parent][item.token_id]),
+                logprob=item.logprob,
+                rank=ranking.rank(model[item.parent], item.token_id),
+                entropy=entropies[item.parent],
+                luck=0.0,
+                uncut_winner=None,
+                stages=(),
+                candidates=candidates[item.parent],
+            )
+            for item in items
+        }
+
+    def _hypothesis(self, item: Continuation, choice: Choice) -> Hypothesis:
+        assert item.reason is not None
+        beam = self.beams[item.parent]
+        score = length_normalised(
+            item.cum_logprob, beam.sequence.num_output_tokens + 1, self.params.length_penalty
+        )
+        return Hypothesis((*beam.choices, choice), item.reason, item.cum_logprob, score)
+
+    def _grow(self, kept: list[Continuation], choices: dict[Continuation, Choice]) -> None:
+        """Each kept continuation becomes a beam; the first child of a parent takes over its sequence."""
+        parents, taken = self.beams, set()
+        beams = []
+        for item in kept:
+            parent = parents[item.parent]
+            sequence = parent.sequence
+            if item.parent in taken:
+                sequence = self.context.blocks.fork(parents[item.parent].sequence)
+            taken.add(item.parent)
+            beams.append(Beam(sequence, (*parent.choices, choices[item]), item.cum_logprob))
+        for beam in beams:
+            beam.sequence.append(beam.choices[-1].token_id, beam.choices[-1].model_logprob)
+        self.release([beam for index, beam in enumerate(parents) if index not in taken])
+        self.beams = beams
+
+    def _describe(
+        self, found: list[Continuation], ended: list[Continuation], kept: list[Continuation]
+    ) -> BeamStepped:
+        length = self.beams[0].sequence.num_output_tokens + 1
+        beam_of = {item: number for number, item in enumerate(kept)}
+        return BeamStepped(
+            self._step,
+            tuple(
+                BeamNode(
+                    parent=item.parent,
+                    token_id=item.token_id,
+                    label=self.context.vocabulary.label(item.token_id),
+                    logprob=item.logprob,
+                    cum_logprob=item.cum_logprob,
+                    score=length_normalised(item.cum_logprob, length, self.params.length_penalty),
+                    status="kept" if item in beam_of else "finished" if item in ended else "pruned",
+                    beam=beam_of.get(item, -1),
+                )
+                for item in found
+            ),
+        )
