@@ -13,6 +13,7 @@ from typing import NamedTuple, cast
 import torch
 
 from backend.decoding.beam_search import beam_search
+from backend.decoding.best_of import best_of
 from backend.decoding.forward import Context, Strategy
 from backend.decoding.sample import sample
 from backend.decoding.score import score
@@ -23,7 +24,7 @@ from backend.model import catalogue
 from backend.model.bundled import NAME as BUNDLED
 from backend.model.catalogue import LoadedModel
 from backend.model.runner import ModelRunner, kv_bytes_per_token
-from backend.request import BeamSearch, Request, Sample, SamplingParams
+from backend.request import BeamSearch, BestOf, Request, Sample, SamplingParams
 from backend.sampling import noise
 from backend.sampling.pipeline import Pipeline
 from backend.scheduler import Run, Scheduler
@@ -373,7 +374,16 @@ def _plan_beam_search(request: Request) -> _Plan:
     return _Plan(lambda context: beam_search(context, strategy), sampling, strategy.num_beams)
 
 
-_STRATEGIES: dict[type, Callable[[Request], _Plan]] = {Sample: _plan_sample, BeamSearch: _plan_beam_search}
+def _plan_best_of(request: Request) -> _Plan:
+    strategy = cast(BestOf, request.strategy)
+    return _Plan(lambda context: best_of(context, strategy), request.sampling, strategy.n)
+
+
+_STRATEGIES: dict[type, Callable[[Request], _Plan]] = {
+    Sample: _plan_sample,
+    BeamSearch: _plan_beam_search,
+    BestOf: _plan_best_of,
+}
 
 
 def _completed(request: Request, stream: EventStream) -> Trace:

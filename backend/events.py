@@ -192,14 +192,39 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class SampleFinished:
-    """One sample is complete. A search gives the sum of its log-probabilities and its score."""
+    """One sample is complete.
+
+    Attributes:
+        cum_logprob: sum of its log-probabilities: the model's, in a search those it compared.
+        score: what a search ranked it by; else None.
+    """
 
     sample: int
     reason: FinishReason
     text: str
     num_tokens: int
-    cum_logprob: float | None = None
+    cum_logprob: float
     score: float | None = None
+    time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSelected:
+    """One of several samples was chosen.
+
+    Attributes:
+        select: the rule. sample: the chosen one.
+        scores: by the rule, one per sample: sum or mean of model log-probabilities, share of votes, or
+            mean similarity to the others.
+        answers: what was extracted from each sample, None where nothing was found.
+        similarities: chrF, 0 to 100, of each sample (row) with each as its reference; only for "mbr".
+    """
+
+    select: str
+    sample: int
+    scores: tuple[float, ...]
+    answers: tuple[str | None, ...]
+    similarities: tuple[tuple[float, ...], ...]
     time: float = 0.0
 
 
@@ -208,7 +233,7 @@ class Finished:
     """The last event of every run.
 
     Attributes:
-        reason: of sample 0, or "cancelled" or "error" for the whole run.
+        reason: of the (selected) sample, or "cancelled" or "error" for the whole run.
         message: for "error", what went wrong; else empty.
         time_to_first_token: submission to first token, waiting included; None without a token.
         prefill_seconds: model time spent on the prompt. decode_seconds: first to last token.
@@ -236,5 +261,6 @@ Event = (
     | BlocksChanged
     | Preempted
     | SampleFinished
+    | SampleSelected
     | Finished
 )

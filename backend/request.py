@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import regex
+
 from backend.errors import RequestError
 
 MAX_PROMPT_CHARACTERS = 200_000
@@ -228,14 +230,35 @@ class Speculative:
 
 @dataclass(frozen=True)
 class BestOf:
-    """n samples in one batch, one of them selected."""
+    """n samples in one batch, one of them selected.
+
+    Attributes:
+        select: highest "sum" or "mean" of model log-probabilities; majority "vote" on the answer; or "mbr",
+            the highest mean similarity to the others (minimum Bayes risk, by chrF).
+        answer: regular expression with one group that finds the answer; None takes the last number.
+    """
 
     n: int = 8
     select: Literal["sum", "mean", "vote", "mbr"] = "mean"
+    answer: str | None = None
 
     def __post_init__(self) -> None:
+        _check_answer_pattern(self.answer)
         object.__setattr__(self, "n", _integer("n", self.n, 1, MAX_SAMPLES))
         _choice("select", self.select, ("sum", "mean", "vote", "mbr"))
+
+
+def _check_answer_pattern(pattern: Any) -> None:
+    if pattern is None:
+        return
+    if not isinstance(pattern, str) or len(pattern) > MAX_STOP_CHARACTERS:
+        raise RequestError(f"answer must be a regular expression of at most {MAX_STOP_CHARACTERS} characters")
+    try:
+        groups = regex.compile(pattern).groups
+    except regex.error as error:
+        raise RequestError(f"answer {pattern!r} is not a regular expression: {error}") from None
+    if groups != 1:
+        raise RequestError(f"answer {pattern!r} must have one group, it has {groups}")
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from backend.events import (
     Preempted,
     Prefilled,
     SampleFinished,
+    SampleSelected,
     TokenDecoded,
     Waiting,
 )
@@ -58,7 +59,8 @@ class Run:
     prefill_seconds: float = 0.0
     first_token_time: float | None = None
     last_token_time: float = 0.0
-    first_sample_reason: FinishReason | None = None
+    sample_reasons: dict[int, FinishReason] = field(default_factory=dict)
+    selected: int = 0
 
     def take_logits(self) -> list[Tensor]:
         """The logits of the pending forward, in the order of its sequences."""
@@ -72,8 +74,10 @@ class Run:
             self.num_output_tokens += 1
             self.first_token_time = now if self.first_token_time is None else self.first_token_time
             self.last_token_time = now
-        if isinstance(event, SampleFinished) and event.sample == 0:
-            self.first_sample_reason = event.reason
+        elif isinstance(event, SampleFinished):
+            self.sample_reasons[event.sample] = event.reason
+        elif isinstance(event, SampleSelected):
+            self.selected = event.sample
         self.emit(replace(event, time=now))
 
     def finished(self, reason: FinishReason, message: str = "") -> Finished:
@@ -296,7 +300,7 @@ class Scheduler:
                 item = next(run.strategy)
             run.pending = item
         except StopIteration:
-            self._end(run, run.first_sample_reason or "length")
+            self._end(run, run.sample_reasons.get(run.selected, "length"))
         except Exception as error:
             self._fail(run, error)
         self._report_changes(run)

@@ -49,19 +49,26 @@ class Trace:
         """None while the run goes on."""
         return self.finished.reason if self.finished else None
 
-    def steps(self, sample: int = 0) -> tuple[ev.TokenDecoded, ...]:
-        return tuple(e for e in self.events if isinstance(e, ev.TokenDecoded) and e.sample == sample)
+    @property
+    def selected(self) -> int:
+        """Number of the sample that is the result: 0, unless the run selected another."""
+        return next((e.sample for e in self.events if isinstance(e, ev.SampleSelected)), 0)
+
+    def steps(self, sample: int | None = None) -> tuple[ev.TokenDecoded, ...]:
+        """The tokens of one sample, by default the selected one."""
+        number = self.selected if sample is None else sample
+        return tuple(e for e in self.events if isinstance(e, ev.TokenDecoded) and e.sample == number)
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """Generated ids of sample 0, the fixed prefix of a branch included."""
+        """Generated ids of the selected sample, the fixed prefix of a branch included."""
         steps = self.steps()
         missing = self.request.output_prefix[: steps[0].index] if steps else self.request.output_prefix
         return (*missing, *(step.token_id for step in steps))
 
     @property
     def text(self) -> str:
-        """Text of sample 0's recorded steps."""
+        """Text of the selected sample's recorded steps."""
         return "".join(step.text for step in self.steps())
 
     @property
@@ -72,7 +79,7 @@ class Trace:
 
     @property
     def perplexity(self) -> float | None:
-        """exp of the mean surprise under the unmodified model, over sample 0; None without tokens."""
+        """exp of the mean surprise of the selected sample under the unmodified model; None without tokens."""
         steps = self.steps()
         if not steps:
             return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -53,4 +54,4 @@ class Context:
     context_length: int
 
 
-Strategy = Generator[Event | Forward, list[Tensor], None]
+Strategy = Generator[Event | Forward, list[Tensor], Any]

@@ -18,6 +18,9 @@ class Lane:
 
     Tokens whose text may still turn out to be part of a stop string are held back; text, ids and rows
     always end at the same token.
+
+    Attributes:
+        num_released: tokens shown so far. cum_logprob: sum of the model's log-probabilities of those.
     """
 
     def __init__(self, context: Context, sequence: Sequence, sample: int):
@@ -27,7 +30,13 @@ class Lane:
         self._context = context
         self._text = OutputText(context.vocabulary, context.request.stop, context.request.output_prefix)
         self._held: deque[TokenDecoded] = deque()
-        self._num_released = 0
+        self.num_released = 0
+        self.cum_logprob = 0.0
+
+    @property
+    def text(self) -> str:
+        """What is shown so far."""
+        return self._text.text
 
     @property
     def finished(self) -> bool:
@@ -47,14 +56,23 @@ class Lane:
         self.sequence.append(choice.token_id, choice.model_logprob)
         yield from self._release(self._text.push(choice.token_id), None)
 
-    def finish(self, reason: FinishReason, **scores: float) -> Iterator[Event]:
-        """No token follows: release what is held back. `scores` are fields of SampleFinished."""
+    def finish(
+        self, reason: FinishReason, cum_logprob: float | None = None, score: float | None = None
+    ) -> Iterator[Event]:
+        """No token follows: release what is held back. A search passes its own sum and score."""
         yield from self._release(self._text.finish(), reason)
-        yield self._finished(**scores)
+        yield self._finished(cum_logprob, score)
 
-    def _finished(self, **scores: float) -> SampleFinished:
+    def _finished(self, cum_logprob: float | None = None, score: float | None = None) -> SampleFinished:
         assert self.finish_reason is not None
-        return SampleFinished(self.sample, self.finish_reason, self._text.text, self._num_released, **scores)
+        return SampleFinished(
+            sample=self.sample,
+            reason=self.finish_reason,
+            text=self.text,
+            num_tokens=self.num_released,
+            cum_logprob=self.cum_logprob if cum_logprob is None else cum_logprob,
+            score=score,
+        )
 
     def _limit_reached(self, token_id: int) -> FinishReason | None:
         if token_id in self._context.eos_ids:
@@ -88,6 +106,7 @@ class Lane:
         for number, text in enumerate(released.texts, start=1):
             row = self._held.popleft()
             clipped = released.clipped and number == len(released.texts)
-            self._num_released += 1
+            self.num_released += 1
+            self.cum_logprob += row.model_logprob
             yield replace(row, text=text, label=text if clipped else row.label)
         self.finish_reason = "stop" if released.stopped else reason

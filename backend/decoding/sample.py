@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from backend.decoding.forward import Context, Forward, Strategy
+from collections.abc import Generator
+
+from torch import Tensor
+
+from backend.decoding.forward import Context, Forward
 from backend.decoding.lane import Lane
+from backend.events import Event
 from backend.sampling.pipeline import Place
 from backend.sampling.processors import History
 
 
-def sample(context: Context, n: int) -> Strategy:
-    """Draw n samples; the prompt is computed once and its blocks are shared until a sample writes."""
+def sample(context: Context, n: int) -> Generator[Event | Forward, list[Tensor], list[Lane]]:
+    """Draw n samples; the prompt is computed once and its blocks are shared until a sample writes.
+
+    Returns the finished lanes, by sample number.
+    """
     sequences = [context.root]
     try:
         (prompt_logits,) = yield Forward((context.root,))
         sequences.extend(context.blocks.fork(context.root) for _ in range(n - 1))
-        lanes = [Lane(context, sequence, number) for number, sequence in enumerate(sequences)]
+        lanes = everyone = [Lane(context, sequence, number) for number, sequence in enumerate(sequences)]
         logits = [prompt_logits] * n
         while lanes:
             for lane, rows in zip(lanes, logits, strict=True):
@@ -26,6 +34,7 @@ def sample(context: Context, n: int) -> Strategy:
             lanes = [lane for lane in lanes if not lane.finished]
             if lanes:
                 logits = yield Forward(tuple(lane.sequence for lane in lanes))
+        return everyone
     finally:
         for sequence in sequences:
             context.blocks.free(sequence)
