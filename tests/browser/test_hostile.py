@@ -1,0 +1,207 @@
+"""Hostile text, bad values, and two visitors at once, in a real browser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import labels, run, score, set_knob, set_run, text_of, until, wait_for_end
+
+HOSTILE = (
+    "<img src=x onerror=window.__p=1><svg onload=window.__p=1> ${window.__p=1} {{constructor}} "
+    "`${(window.__p=1)}` </textarea><script>window.__p=1</script> <b>bold</b> &lt;i&gt;"
+)
+NOTICE = ".pg-inspect .pg-notice:not([hidden])"
+
+
+def assert_inert(page: Any) -> None:
+    assert page.evaluate("window.__p") is None
+    assert page.locator("#pg-main img, #pg-main b:text-is('bold'), #pg-main script").count() == 0
+
+
+def test_hostile_text_stays_text_in_every_panel(page: Any) -> None:
+    set_run(page, max_new_tokens=4, seed=1)
+    run(page, HOSTILE)
+    prompt = "".join(page.locator(".pg-inspect .pg-prompt").all_text_contents())
+    assert prompt == HOSTILE
+    assert_inert(page)
+
+    score(page, HOSTILE)
+    assert "<img" in HOSTILE.replace("".join(labels(page, ".pg-score")), "") + "".join(labels(page, ".pg-score"))
+    for index in (0, 3, 8, 15):
+        token = page.locator(".pg-score .pg-token").nth(index)
+        token.hover()
+        page.wait_for_selector(".pg-score .pg-tip:not([hidden])")
+        token.click()
+        page.wait_for_selector(f".pg-score .pg-step-name:text-is('Token {index}')")
+    bar = page.locator(".pg-score .pg-plot .nsewdrag").bounding_box()
+    for share in (0.1, 0.3, 0.5, 0.7):
+        page.mouse.move(bar["x"] + bar["width"] * share, bar["y"] + bar["height"] - 2)
+        page.wait_for_timeout(60)
+    assert_inert(page)
+
+
+@pytest.mark.parametrize("form", ["<img src=x onerror=window.__p=1>", "${window.__p=1}", "{{#each this}}"])
+def test_hostile_settings_are_refused_as_text(page: Any, form: str) -> None:
+    set_run(page, logit_bias=f"{form}: 3", max_new_tokens=2)
+    page.click("#pg-run")
+    page.wait_for_selector(NOTICE)
+    assert form in text_of(page, NOTICE)
+    assert_inert(page)
+
+
+def test_a_hostile_link_is_inert_and_a_malformed_one_says_so(open_page: Callable[..., Any]) -> None:
+    page = open_page(query="?prompt=%3Cimg+src%3Dx+onerror%3Dwindow.__p%3D1%3E%24%7Bwindow.__p%3D1%7D&max_new_tokens=2&seed=1")
+    until(lambda: len(labels(page)) == 2, "the run of the link")
+    wait_for_end(page)
+    assert_inert(page)
+    page = open_page(query="?prompt=a&top_p=%3Cimg+src%3Dx+onerror%3Dwindow.__p%3D1%3E")
+    page.wait_for_selector(NOTICE)
+    assert "top_p in the link cannot be read" in text_of(page, NOTICE)
+    assert_inert(page)
+
+
+def test_white_space_tokens_are_visible_and_complete(page: Any) -> None:
+    text = "a  b\n\n\tc \u00a0d"
+    score(page, text)
+    first = "".join(page.locator(".pg-score .pg-prompt").all_text_contents())
+    read = first + "".join(labels(page, ".pg-score"))
+    assert read == "a  b↵↵→c ⍽d"
+    assert page.locator(".pg-score .pg-tokens .pg-space").count() == 3
+    assert page.locator(".pg-score .pg-tokens br").count() == 2
+    tokens = page.locator(".pg-score .pg-token")
+    for index in range(tokens.count()):
+        assert tokens.nth(index).bounding_box()["width"] > 0
+
+
+BAD = [
+    ("prompt", "", "prompt is empty"),
+    ("temperature", "-1", "temperature must be between 0 and 100, got -1"),
+    ("top_p", "1.5", "top_p must be between 0 and 1, got 1.5"),
+    ("top_k", "2.5", "top_k must be a whole number from 0 to 1000000, got 2.5"),
+    ("max_new_tokens", "0", "max_new_tokens must be a whole number from 1 to 16384, got 0"),
+    ("max_new_tokens", "9999999", "max_new_tokens must be a whole number from 1 to 16384, got 9999999"),
+    ("seed", "-4", "seed must be a whole number from 0 to"),
+    ("logit_bias", "49152: 1", "logit_bias holds token id 49152"),
+    ("logit_bias", "5: 1000", "logit_bias[5] must be between -100 and 100, got 1000"),
+    ("logit_bias", "x: 1", "logit_bias holds 'x'"),
+    ("prompt", "word " * 9000, "the prompt has 9,00"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "message"), BAD, ids=[f"{row[0]}-{row[2][-12:]}" for row in BAD])
+def test_bad_input_is_named_and_the_next_run_works(page: Any, field: str, value: str, message: str) -> None:
+    before = labels(page)
+    knobs = {"temperature": "0.8", "top_p": "0.95", "top_k": "0"}
+    if field == "prompt":
+        page.fill("#pg-prompt textarea", value)
+    elif field in knobs:
+        set_knob(page, field, float(value))
+    else:
+        set_run(page, **{field: value})
+    page.click("#pg-run")
+    page.wait_for_selector(NOTICE)
+    assert message in text_of(page, NOTICE)
+    assert labels(page) == before
+    if field in knobs:
+        set_knob(page, field, float(knobs[field]))
+    set_run(page, max_new_tokens=2, seed="", logit_bias="")
+    run(page, "The sea")
+    assert len(labels(page)) == 2
+    assert page.locator(NOTICE).count() == 0
+
+
+def test_two_visitors_share_nothing(open_page: Callable[..., Any]) -> None:
+    one, two = open_page(), open_page()
+    set_run(one, max_new_tokens=12, seed=11)
+    set_run(two, max_new_tokens=9, seed=22)
+    run(one, "My secret recipe", wait=False)
+    run(two, "The weather report", wait=False)
+    wait_for_end(one)
+    wait_for_end(two)
+    assert "".join(one.locator(".pg-inspect .pg-prompt").all_text_contents()) == "My secret recipe"
+    assert "".join(two.locator(".pg-inspect .pg-prompt").all_text_contents()) == "The weather report"
+    assert "seed 11" in text_of(one, ".pg-inspect .pg-status")
+    assert "seed 22" in text_of(two, ".pg-inspect .pg-status")
+    shown = labels(one)
+    set_knob(two, "temperature", 0.3)
+    one.locator(".pg-inspect .pg-token").nth(1).click()
+    one.wait_for_selector(".pg-inspect .pg-step-name:text-is('Token 1')")
+    assert text_of(one, ".pg-inspect .pg-step .pg-badge") == ""
+    assert labels(one) == shown
+    # A visitor who comes later, or comes back, starts with the recording and the default settings.
+    two.reload()
+    two.wait_for_selector(".pg-inspect .pg-token")
+    until(lambda: text_of(two, ".pg-inspect .pg-badge") == "recorded run", "the recording")
+    assert two.input_value('[data-setting="seed"]') == ""
+    assert "secret" not in two.content()
+    assert "weather" not in two.content()
+
+
+def test_a_masked_token_reads_as_cut_and_the_export_is_strict_json(page: Any, tmp_path: Path) -> None:
+    set_knob(page, "top_k", 1)
+    set_run(page, max_new_tokens=3, seed=1)
+    run(page)
+    cut = page.locator(".pg-inspect .pg-step tr.pg-cut")
+    assert cut.count() > 5
+    assert cut.first.locator(".pg-cut-cell").text_content() == "cut · rank 2 > 1"
+    assert "null" not in text_of(page, ".pg-inspect .pg-step")
+    assert "NaN" not in text_of(page, ".pg-inspect .pg-step")
+    with page.expect_download() as download:
+        page.click('[data-do="export_json"]')
+    file = tmp_path / "trace.json"
+    download.value.save_as(file)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not strict JSON")
+
+    document = json.loads(file.read_text(encoding="utf-8"), parse_constant=refuse)
+    assert document["version"] == 1
+    steps = [event for kind, event in document["events"] if kind == "TokenDecoded"]
+    assert len(steps) == 3
+    assert "-Infinity" in steps[0]["candidates"]["after"][-1]
+    assert None not in steps[0]["candidates"]["after"][-1]
+
+
+def test_a_link_restores_the_page(page: Any, open_page: Callable[..., Any]) -> None:
+    set_knob(page, "min_p", 0.05)
+    set_knob(page, "top_p", 0.9)
+    set_run(page, max_new_tokens=7)
+    run(page, "Rain & sun +1 = 100%?")
+    page.locator(".pg-inspect .pg-token").nth(2).click()
+    page.wait_for_selector(".pg-inspect .pg-step-name:text-is('Token 2')")
+    page.click('[data-do="share"]')
+    until(lambda: "prompt=" in page.url, "the link")
+    query = page.url[page.url.index("?") :]
+    other = open_page(query=query)
+    until(lambda: labels(other) == labels(page), "the same text")
+    wait_for_end(other)
+    other.wait_for_selector(".pg-inspect .pg-token.pg-selected[data-index='2']")
+    assert other.input_value("#pg-prompt textarea") == "Rain & sun +1 = 100%?"
+    assert other.input_value('.pg-knob[data-stage="min_p"] .pg-knob-number') == "0.05"
+    assert other.input_value('[data-setting="max_new_tokens"]') == "7"
+    score(other, "Two words")
+    other.click('[data-do="share"]')
+    until(lambda: "tab=score" in other.url, "the link of the other tab")
+    third = open_page(query=other.url[other.url.index("?") :])
+    third.wait_for_selector(".pg-score .pg-token")
+    assert third.input_value("#pg-text textarea") == "Two words"
+
+
+def test_scored_text_can_be_branched_into_a_run(page: Any) -> None:
+    set_run(page, max_new_tokens=6, seed=1, logit_bias="0: -100\n2: -100")
+    score(page, "The cat sat on the mat.")
+    scored = labels(page, ".pg-score")
+    page.locator(".pg-score .pg-token").nth(2).click()
+    page.wait_for_selector(".pg-score .pg-step-name:text-is('Token 2')")
+    row = page.locator(".pg-score .pg-step tbody tr").first
+    wanted = row.locator(".pg-cand").text_content()
+    row.click()
+    page.wait_for_selector(".pg-inspect .pg-token.pg-forced", state="visible")
+    wait_for_end(page)
+    assert labels(page)[:3] == [*scored[:2], wanted]
+    assert len(labels(page)) == 6
