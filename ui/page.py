@@ -42,15 +42,14 @@ def build(loader: Loader, recording: Trace | None = None, presets: Iterable[Samp
     start = View()
     prompt, settings = "Once upon a time", dict(knobs.DEFAULTS)
     if recording is not None:
-        start.show(recording, "recording")
+        show_recording(start, recording)
         settings |= knobs.settings_of(recording.request.sampling)
-        prompt = start.prompt = recording.request.prompt if isinstance(recording.request.prompt, str) else prompt
+        prompt = start.prompt
 
     def fresh() -> Session:
         session = Session(settings=dict(settings))
         if recording is not None:
-            session.inspect.show(recording, "recording")
-            session.inspect.prompt = prompt
+            show_recording(session.inspect, recording)
         return session
 
     with gr.Blocks(title="Decoding Playground", fill_width=True, analytics_enabled=False) as page:
@@ -159,6 +158,13 @@ def build(loader: Loader, recording: Trace | None = None, presets: Iterable[Samp
         restored.then(inspect.run_on_load, inputs=[session, inspect.prompt], outputs=inspect.outputs, **QUIET)
         restored.then(score.run_on_load, inputs=[session, score.text], outputs=score.viewer.outputs, **QUIET)
     return page
+
+
+def show_recording(view: View, recording: Trace) -> None:
+    """Show a recorded run, opened at the step that tells most."""
+    view.show(recording, "recording")
+    view.prompt = recording.request.prompt if isinstance(recording.request.prompt, str) else ""
+    view.pinned = payloads.telling_step(view.steps)
 
 
 def header_payload(loader: Loader, session: Session | None = None) -> dict[str, Any]:

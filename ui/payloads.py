@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from backend.events import Candidates, Started, StageOutcome, TokenDecoded
+from backend.events import Candidates, StageOutcome, TokenDecoded
 from ui.session import View, is_special
 
 MAX_PROMPT_TOKENS_SHOWN = 400
@@ -220,15 +220,16 @@ def candidate_rows(table: Candidates, shown: TokenDecoded) -> list[dict[str, Any
 
 
 def margin(value: float | None, outcome: StageOutcome) -> str:
-    """By how much a stage cut a token, in words."""
+    """Why a stage cut a token, as the comparison that it lost: "0.9612 > 0.95"."""
     if value is None:
         return f"masked by {title(outcome.stage)}"
     if outcome.stage == "top_k":
-        beyond = round(value)
-        return f"{beyond:,} rank{'' if beyond == 1 else 's'} beyond {outcome.setting}"
+        limit = int(float(outcome.setting))
+        return f"rank {limit + round(value):,} > {limit:,}"
     if outcome.stage == "min_p":
-        return f"{percent(value)} short of {percent(outcome.threshold or 0)}"
-    return f"{percent(value)} past {outcome.setting}"
+        least = outcome.threshold or 0.0
+        return f"{percent(max(0.0, least - value))} < {percent(least)}"
+    return f"{float(outcome.setting) + value:.4f} ≥ {outcome.setting} before it"
 
 
 def percent(value: float) -> str:
@@ -335,18 +336,23 @@ def activity(view: View) -> dict[str, str]:
     trace = view.trace
     if trace is None or not view.steps:
         return {}
-    return {item.stage: activity_line(item.stage, item.num_changed, item.num_steps, item.mean_cut_mass) for item in trace.activity()}
+    return {
+        item.stage: activity_line(item.stage, item.num_changed, item.num_steps, item.mean_cut_mass)
+        for item in trace.activity()
+    }
 
 
 def activity_line(stage: str, num_changed: int, num_steps: int, mean_cut_mass: float) -> str:
-    """"cut 31 % of steps, 4.2 % of the mass each"."""
+    """How often a stage acted, in words: cut 31 % of steps, 4.2 % mass."""
     if num_changed == 0:
         return "never fired"
     share = f"{num_changed / num_steps:.0%}".replace("%", " %")
     if stage in CUT_STAGES:
-        return f"cut at {share} of steps, {percent(mean_cut_mass)} of the mass"
+        return f"cut {share} of steps, {percent(mean_cut_mass)} mass"
     return f"acted on {share} of steps"
 
 
-def prompt_text(started: Started | None) -> str:
-    return "".join(started.prompt_labels) if started else ""
+def telling_step(steps: Sequence[TokenDecoded]) -> int | None:
+    """A step worth showing first: where a cut changed the draw, preferably to a likely token."""
+    changed = [one for one in steps if one.uncut_winner is not None and one.uncut_winner != one.token_id]
+    return max(changed, key=lambda one: one.model_logprob).index if changed else None

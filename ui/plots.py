@@ -71,8 +71,8 @@ def _height(nats: float) -> float | str | None:
 def _layout(num_steps: int) -> dict[str, Any]:
     axis = {"gridcolor": "var(--pg-line)", "zeroline": False, "color": "var(--pg-muted)", "fixedrange": True}
     return {
-        "height": 132,
-        "margin": {"l": 34, "r": 8, "t": 6, "b": 22},
+        "height": 108,
+        "margin": {"l": 28, "r": 6, "t": 4, "b": 18},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"size": 11, "color": "var(--pg-muted)"},

@@ -23,9 +23,8 @@ window.Playground = (() => {
     for (const char of label) {
       if (MARKS[char]) {
         flush();
-        const mark = el("span", "pg-mark" + (char === " " ? " pg-space" : ""), MARKS[char]);
-        mark.dataset.char = char === " " ? "space" : "other";
-        out.append(mark);
+        // A space stays a space, so that lines can break there; its mark is drawn over it.
+        out.append(char === " " ? el("span", "pg-mark pg-space", " ") : el("span", "pg-mark", MARKS[char]));
         if (breakLines && char === "\n") out.append(document.createElement("br"));
       } else if (isHidden(char)) {
         flush();

@@ -83,6 +83,8 @@ class Inspect:
         if session.run_on_load and session.tab == "inspect":
             session.run_on_load = False
             yield from self._run(session, None, prompt)
+        else:
+            yield {self.viewer.strip: gr.skip()}
 
     def _step(self, session: Session, turned: Any, prompt: str) -> Iterator[Updates]:
         """One more token after the text shown, under the knobs as they are; the first of a new text if none is."""
@@ -120,6 +122,7 @@ class Inspect:
         trace, displayed = parent.trace, parent.displayed
         index, token_id = whole(event, "index"), whole(event, "token_id")
         if trace is None or displayed is None or index is None or token_id is None or displayed.index != index:
+            yield {self.viewer.strip: gr.skip()}
             return
         kept, drawn_with = parent.steps[:index], parent.drawn_with[:index]
 

@@ -78,6 +78,8 @@ class Score:
         if session.run_on_load and session.tab == "score":
             session.run_on_load = False
             yield from self._score(session, None, text)
+        else:
+            yield {self.viewer.strip: gr.skip()}
 
     def turn(self, session: Session, turned: Any) -> Updates:
         """A knob was moved: show what it would have done to the selected token."""

@@ -20,9 +20,19 @@ function commit() {
 
 function set(name, value) {
   settings = { ...settings, [name]: value };
-  root.querySelector("#pg-preset").value = "";
-  about();
+  matchPreset();
   commit();
+}
+
+// The preset whose every setting is in place, else "custom".
+function matchPreset() {
+  const equal = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+  const match = (spec.presets || []).find((preset) => Object.entries(preset.settings).every(([name, value]) => equal(settings[name], value)));
+  const select = root.querySelector("#pg-preset");
+  const chosen = (spec.presets || []).find((preset) => preset.name === select.value);
+  const still = chosen && Object.entries(chosen.settings).every(([name, value]) => equal(settings[name], value));
+  if (!still) select.value = match ? match.name : "";
+  about();
 }
 
 function about() {
@@ -76,8 +86,7 @@ for (const name of [...new Set(spec.knobs.map((knob) => knob.group))]) {
       settings = { ...settings, [knob.name]: knob.neutral };
       controls[knob.name](knob.neutral);
     }
-    root.querySelector("#pg-preset").value = "";
-    about();
+    matchPreset();
     commit();
   });
   legend.append(reset);
@@ -101,6 +110,7 @@ function isOn(stage) {
 }
 function drawOrder(focus) {
   orderSelect.value = Array.isArray(settings.order) ? "custom" : settings.order || "transformers";
+  root.querySelector(".pg-order-name").textContent = orderSelect.value;
   const order = currentOrder();
   orderList.replaceChildren(...order.map((stage, i) => {
     const item = el("li", isOn(stage) ? "" : "pg-off");
@@ -192,9 +202,8 @@ function draw() {
   if (value.settings && value.number !== accepted) {
     accepted = value.number;
     settings = { ...spec.defaults, ...value.settings };
-    presetSelect.value = value.preset || "";
-    about();
     show();
+    matchPreset();
   }
   for (const row of root.querySelectorAll(".pg-knob")) {
     const line = (value.activity || {})[row.dataset.stage] || "";

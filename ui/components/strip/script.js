@@ -4,6 +4,7 @@ const root = element.querySelector(".pg-strip");
 const list = root.querySelector(".pg-tokens");
 const tip = root.querySelector(".pg-tip");
 const phase = root.querySelector(".pg-phase");
+const stale = root.querySelector(".pg-stale");
 const facts = root.querySelector(".pg-facts");
 const bar = root.querySelector(".pg-bar");
 const notice = root.querySelector(".pg-notice");
@@ -11,6 +12,7 @@ const source = root.querySelector('[data-part="source"]');
 const ENDS = {
   probability: ["certain", "unlikely"], surprise: ["0 bits", "12 bits"], rank: ["best", "rank 100+"],
 };
+const COUNTS = new Set(["tokens", "tok/s", "bits a token"]);
 let number = null;          // the text that is drawn
 let nodes = [];             // token elements of the output
 let rows = [];
@@ -21,7 +23,7 @@ let timer = null;
 
 function heat(row) {
   const [, , p, bits, rank] = row;
-  if (mode === "probability") return typeof p === "number" ? 1 - p : 1;
+  if (mode === "probability") return typeof p === "number" ? 1 - Math.sqrt(p) : 1;
   if (mode === "surprise") return typeof bits === "number" ? Math.min(1, bits / 12) : 1;
   return Math.min(1, Math.log10(rank) / 2);
 }
@@ -101,11 +103,18 @@ function draw() {
   // Keep every token that is still the same; only what differs is made anew.
   let same = 0;
   while (same < rows.length && same < value.rows.length && sameRow(rows[same], value.rows[same])) same += 1;
-  while (nodes.length > same) nodes.pop().remove();
+  while (nodes.length > same) {
+    const gone = nodes.pop();
+    if (gone.previousSibling?.nodeName === "WBR") gone.previousSibling.remove();
+    gone.remove();
+  }
   const added = document.createDocumentFragment();
   for (let i = same; i < value.rows.length; i += 1) {
     const node = token(value.rows[i], i);
     nodes.push(node);
+    // Lines break before the space that opens a word, so that a token is not torn from its space.
+    if (value.rows[i][1].startsWith(" ")) added.append(document.createElement("wbr"));
+    node.classList.toggle("pg-whole", value.rows[i][1].length < 24 && !value.rows[i][1].includes("\n"));
     added.append(node);
   }
   list.append(added);
@@ -116,11 +125,12 @@ function draw() {
   if (value.running && atEnd && pinned === null) list.scrollTop = list.scrollHeight;
 
   root.classList.toggle("pg-running", value.running);
-  phase.textContent = value.running ? value.phase || "starting" : value.stale ? "settings changed since this run" : "";
-  phase.classList.toggle("pg-stale", !value.running && value.stale);
+  phase.textContent = value.running ? value.phase || "starting" : "";
+  stale.hidden = !value.stale;
+  stale.textContent = value.running ? "settings changed: they act from the next run" : "settings changed since this run";
   facts.replaceChildren(...value.status.map(([name, text]) => {
     const fact = el("span", "pg-fact");
-    fact.append(el("b", "", text), el("span", "", " " + name));
+    fact.append(...(COUNTS.has(name) ? [el("b", "", text), " " + name] : [name + " ", el("b", "", text)]));
     fact.dataset.fact = name;
     return fact;
   }));
