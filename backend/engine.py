@@ -17,6 +17,7 @@ from backend.decoding.best_of import best_of
 from backend.decoding.forward import Context, Strategy
 from backend.decoding.sample import sample
 from backend.decoding.score import score
+from backend.decoding.stochastic_beams import stochastic_beams
 from backend.errors import PlaygroundError, RequestError
 from backend.events import Event, Finished, Started, TokenDecoded
 from backend.kv.block_manager import BlockManager
@@ -283,9 +284,11 @@ class Engine:
         if self._closed:
             raise PlaygroundError("the engine is closed")
         seed = noise.draw_seed() if request.seed is None else request.seed
+        known_ids = (*prompt_ids, *request.output_prefix)
         context = Context(
             request=request,
-            root=Sequence([*prompt_ids, *request.output_prefix], len(prompt_ids), request.cache_salt),
+            prompt_ids=known_ids,
+            root=Sequence(list(known_ids), len(prompt_ids), request.cache_salt),
             seed=seed,
             pipeline=Pipeline(sampling, self._vocabulary.label, request.num_candidates),
             vocabulary=self._vocabulary,
@@ -369,6 +372,10 @@ def _plan_sample(request: Request) -> _Plan:
 
 def _plan_beam_search(request: Request) -> _Plan:
     strategy = cast(BeamSearch, request.strategy)
+    if strategy.stochastic:
+        return _Plan(
+            lambda context: stochastic_beams(context, strategy), request.sampling, strategy.num_beams
+        )
     # A search compares sums of log-probabilities; what only shapes a draw takes no part in it.
     sampling = replace(request.sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0)
     return _Plan(lambda context: beam_search(context, strategy), sampling, strategy.num_beams)

@@ -143,8 +143,9 @@ class BeamNode:
 
     Attributes:
         parent: which of the beams before this step it continues, counted from 0.
-        logprob: of this token, after penalties, bans and biases. cum_logprob: of the whole text so far.
-        score: cum_logprob over length ** length_penalty, as if the text ended here.
+        logprob: of this token, after the stages that take part. cum_logprob: of the whole text so far.
+        score: what it was ranked by if it ended here: cum_logprob over length ** length_penalty; for
+            stochastic beams cum_logprob plus its Gumbel noise.
         status: "kept" grows on as beam number `beam`, "finished" has ended and was offered to the pool,
             "pruned" was not good enough. `beam` is -1 unless kept.
     """
@@ -161,10 +162,11 @@ class BeamNode:
 
 @dataclass(frozen=True, slots=True)
 class BeamStepped:
-    """All beams grew by one token; `nodes` are the best candidates over all beams, best first."""
+    """The beams of one group grew by one token; `nodes` are the best candidates over all, in order."""
 
     step: int
     nodes: tuple[BeamNode, ...]
+    group: int = 0
     time: float = 0.0
 
 

@@ -192,24 +192,49 @@ class Sample:
 
 @dataclass(frozen=True)
 class BeamSearch:
-    """Beam search in the terms of transformers."""
+    """Beam search in the terms of transformers.
+
+    Attributes:
+        length_penalty: scores are divided by length ** length_penalty, -10 to 10.
+        early_stopping: True ends once num_beams texts have ended; False also once no running beam can
+            do better if it ended now; "never" only once none can at any length.
+        num_beam_groups, diversity_penalty: groups of beams searched one after the other at each step; a
+            token costs the penalty for each time an earlier group chose it (Vijayakumar et al. 2018).
+        stochastic: draw num_beams different texts, a sample without replacement, instead of searching
+            (Kool et al. 2019). All sampling stages then take part.
+    """
 
     num_beams: int = 4
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
     num_return_sequences: int = 1
+    num_beam_groups: int = 1
+    diversity_penalty: float = 0.0
+    stochastic: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "num_beams", _integer("num_beams", self.num_beams, 1, MAX_BEAMS))
-        _number("length_penalty", self.length_penalty, -10, 10)
         if self.early_stopping not in (True, False, "never"):
             raise RequestError(f"early_stopping must be true, false or 'never', got {self.early_stopping!r}")
-        returned = _integer("num_return_sequences", self.num_return_sequences, 1, MAX_BEAMS)
-        if returned > self.num_beams:
+        checked: dict[str, Any] = {
+            "num_beams": _integer("num_beams", self.num_beams, 1, MAX_BEAMS),
+            "length_penalty": _number("length_penalty", self.length_penalty, -10, 10),
+            "num_return_sequences": _integer("num_return_sequences", self.num_return_sequences, 1, MAX_BEAMS),
+            "num_beam_groups": _integer("num_beam_groups", self.num_beam_groups, 1, MAX_BEAMS),
+            "diversity_penalty": _number("diversity_penalty", self.diversity_penalty, 0, 100),
+            "stochastic": _boolean("stochastic", self.stochastic),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+        if self.num_return_sequences > self.num_beams:
             raise RequestError(
-                f"num_return_sequences is {returned} but there are only {self.num_beams} beams"
+                f"num_return_sequences is {self.num_return_sequences}, there are only {self.num_beams} beams"
             )
-        object.__setattr__(self, "num_return_sequences", returned)
+        if self.num_beams % self.num_beam_groups:
+            raise RequestError(
+                f"{self.num_beams} beams cannot be split into {self.num_beam_groups} equal groups"
+            )
+        if self.stochastic and self.num_beam_groups > 1:
+            raise RequestError("stochastic beams are already different: they take no beam groups")
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -100,64 +101,98 @@ def beam_search(context: Context, params: BeamSearch) -> Strategy:
 
     Stages act on the model's log-probabilities and are not renormalised, and only the penalties, bans and
     biases take part, as in transformers without do_sample. One beam is greedy search: its first end is final.
+    Groups search side by side; the diversity penalty counts in the choice of a step, not in the scores.
     """
-    if params.num_beams == 1:
-        params = replace(params, early_stopping=True)
-    search = _Search(context, params)
+    size = params.num_beams // params.num_beam_groups
+    early = True if size == 1 else params.early_stopping
+    own = replace(params, num_beams=size, num_return_sequences=1, num_beam_groups=1, early_stopping=early)
+    groups: list[_Group] = []
     try:
-        while search.beams:
-            logits = yield Forward(tuple(beam.sequence for beam in search.beams))
-            yield search.step([rows[-1] for rows in logits])
-        yield from search.results()
+        groups.append(_Group(context, own, context.root, 0))
+        (first,) = yield Forward((context.root,))
+        for number in range(1, params.num_beam_groups):
+            groups.append(_Group(context, own, context.blocks.fork(context.root), number))
+        logits = [first] * len(groups)
+        while running := [group for group in groups if group.beams]:
+            rows = iter(logits)
+            chosen: Counter[int] = Counter()
+            for group in running:
+                own_rows = [next(rows)[-1] for _ in group.beams]
+                event = group.step(own_rows, chosen, params.diversity_penalty)
+                chosen.update(node.token_id for node in event.nodes if node.status == "kept")
+                yield event
+            if sequences := [beam.sequence for group in groups for beam in group.beams]:
+                logits = yield Forward(tuple(sequences))
+        found = sorted((each for group in groups for each in group.pool.hypotheses), key=lambda h: -h.score)
+        yield from write_results(context, found[: params.num_return_sequences])
     finally:
-        search.release(search.beams)
+        for group in groups:
+            group.release(group.beams)
 
 
-class _Search:
-    """State of one search; `beams` is empty once it is over."""
+def end_reason(context: Context, sequence: Sequence, token_id: int) -> FinishReason | None:
+    """Why the text ends if `token_id` follows, or None if it goes on."""
+    if token_id in context.eos_ids:
+        return "eos"
+    if sequence.num_output_tokens + 1 >= context.request.max_new_tokens:
+        return "length"
+    if len(sequence) + 1 >= context.context_length:
+        return "context_full"
+    return None
 
-    def __init__(self, context: Context, params: BeamSearch):
+
+def write_results(context: Context, found: list[Hypothesis]) -> Iterator[Event]:
+    """The returned texts as samples, best first; fewer than asked for where fewer were found."""
+    for sample, hypothesis in enumerate(found):
+        written = Sequence(list(context.prompt_ids), context.root.num_prompt_tokens)
+        lane = Lane(context, written, sample)
+        for choice in hypothesis.choices:
+            yield from lane.record(choice)
+        yield from lane.finish(hypothesis.reason, hypothesis.cum_logprob, hypothesis.score)
+
+
+class _Group:
+    """Beams that compete with each other; empty once their search is over."""
+
+    def __init__(self, context: Context, params: BeamSearch, root: Sequence, number: int):
         self.context = context
         self.params = params
-        self.beams = [Beam(context.root)]
-        self._prompt = Sequence(list(context.root.token_ids), context.root.num_prompt_tokens)
-        room = context.context_length - context.root.num_prompt_tokens
+        self.beams = [Beam(root)]
+        room = context.context_length - root.num_prompt_tokens
         self._max_length = min(context.request.max_new_tokens, room)
-        self._pool = Pool(params, self._max_length)
+        self.pool = Pool(params, self._max_length)
+        self._number = number
         self._step = 0
 
-    def step(self, logits: list[Tensor]) -> BeamStepped:
-        """Extend all beams by one token, given the logits [V] after each."""
+    def step(self, logits: list[Tensor], chosen: Counter[int], diversity_penalty: float) -> BeamStepped:
+        """Extend all beams by one token, given the logits [V] after each.
+
+        `chosen` counts the tokens that earlier groups kept at this step.
+        """
         model = [torch.log_softmax(row.float(), -1) for row in logits]
-        found = self._continuations(model)
+        found = self._continuations(model, chosen, diversity_penalty)
         ended = [item for item in found[: self.params.num_beams] if item.reason]
         kept = [item for item in found if not item.reason][: self.params.num_beams]
         choices = self._choices([*ended, *kept], model)
         event = self._describe(found, ended, kept)
-        self._pool.add([self._hypothesis(item, choices[item]) for item in ended])
+        self.pool.add([self._hypothesis(item, choices[item]) for item in ended])
         self._grow(kept, choices)
         self._step += 1
         if self.beams:
-            self._pool.check(self.beams[0].cum_logprob, self.beams[0].sequence.num_output_tokens)
-        if self._pool.closed:
+            best_running = max(beam.cum_logprob for beam in self.beams)
+            self.pool.check(best_running, self.beams[0].sequence.num_output_tokens)
+        if self.pool.closed:
             self.release(self.beams)
             self.beams = []
         return event
-
-    def results(self) -> Iterator[Event]:
-        """The returned hypotheses as samples, best first; fewer than asked where fewer were found."""
-        for sample, found in enumerate(self._pool.hypotheses[: self.params.num_return_sequences]):
-            written = Sequence(list(self._prompt.token_ids), self._prompt.num_prompt_tokens)
-            lane = Lane(self.context, written, sample)
-            for choice in found.choices:
-                yield from lane.record(choice)
-            yield from lane.finish(found.reason, cum_logprob=found.cum_logprob, score=found.score)
 
     def release(self, beams: list[Beam]) -> None:
         for beam in beams:
             self.context.blocks.free(beam.sequence)
 
-    def _continuations(self, model: list[Tensor]) -> list[Continuation]:
+    def _continuations(
+        self, model: list[Tensor], chosen: Counter[int], diversity_penalty: float
+    ) -> list[Continuation]:
         """The best candidates over all beams: enough that num_beams go on even if all others end."""
         scores = torch.stack(
             [
@@ -165,14 +200,18 @@ class _Search:
                 for beam, logprobs in zip(self.beams, model, strict=True)
             ]
         )
+        ranked = scores
+        if chosen and diversity_penalty:
+            ids = torch.tensor(list(chosen), device=scores.device)
+            times = torch.tensor(list(chosen.values()), dtype=scores.dtype, device=scores.device)
+            ranked = scores.index_add(1, ids, times.expand(len(scores), -1), alpha=-diversity_penalty)
         wanted = max(2, 1 + len(self.context.eos_ids)) * self.params.num_beams
-        flat = scores.flatten()
-        places = ranking.best(flat, wanted)
+        places = ranking.best(ranked.flatten(), wanted)
         vocab_size = scores.shape[1]
-        pairs = zip(places.tolist(), flat[places].tolist(), strict=True)
+        totals = scores.flatten()[places].tolist()
         return [
             self._continuation(place // vocab_size, place % vocab_size, total)
-            for place, total in pairs
+            for place, total in zip(places.tolist(), totals, strict=True)
             if total > -math.inf
         ]
 
@@ -183,11 +222,7 @@ class _Search:
         )
 
     def _reason(self, beam: Beam, token_id: int) -> FinishReason | None:
-        if token_id in self.context.eos_ids:
-            return "eos"
-        if beam.sequence.num_output_tokens + 1 >= self._max_length:
-            return "length" if self._max_length == self.context.request.max_new_tokens else "context_full"
-        return None
+        return end_reason(self.context, beam.sequence, token_id)
 
     def _history(self, beam: Beam) -> History:
         return History(beam.sequence.token_ids, beam.sequence.num_prompt_tokens)
@@ -241,8 +276,9 @@ class _Search:
         length = self.beams[0].sequence.num_output_tokens + 1
         beam_of = {item: number for number, item in enumerate(kept)}
         return BeamStepped(
-            self._step,
-            tuple(
+            step=self._step,
+            group=self._number,
+            nodes=tuple(
                 BeamNode(
                     parent=item.parent,
                     token_id=item.token_id,

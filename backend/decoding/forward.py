@@ -38,13 +38,15 @@ class Context:
     """All a strategy works with.
 
     Attributes:
-        root: the sequence of the prompt (and the fixed output of a branch), nothing computed yet.
+        prompt_ids: the prompt, and the fixed output of a branch.
+        root: the sequence of those, nothing computed yet.
         seed: the one used, also where the request has none.
         eos_ids: ids that end a text.
         context_length: tokens the model can hold.
     """
 
     request: Request
+    prompt_ids: tuple[int, ...]
     root: Sequence
     seed: int
     pipeline: Pipeline
