@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import NamedTuple, cast
 
 import torch
 
-from backend.decoding.beam_search import beam_search
-from backend.decoding.best_of import best_of
 from backend.decoding.forward import Context, Strategy
-from backend.decoding.sample import sample
+from backend.decoding.plan import plan
 from backend.decoding.score import score
-from backend.decoding.stochastic_beams import stochastic_beams
+from backend.drafts import Drafts
 from backend.errors import PlaygroundError, RequestError
 from backend.events import Event, Finished, Started, TokenDecoded
 from backend.kv.block_manager import BlockManager
@@ -25,10 +23,10 @@ from backend.model import catalogue
 from backend.model.bundled import NAME as BUNDLED
 from backend.model.catalogue import LoadedModel
 from backend.model.runner import ModelRunner, kv_bytes_per_token
-from backend.request import BeamSearch, BestOf, Request, Sample, SamplingParams
+from backend.request import Request, Sample, SamplingParams
 from backend.sampling import noise
 from backend.sampling.pipeline import Pipeline
-from backend.scheduler import Run, Scheduler
+from backend.scheduler import Pool, Run, Scheduler
 from backend.sequence import Sequence
 from backend.text import Vocabulary
 from backend.trace import Trace
@@ -74,7 +72,9 @@ class EventStream(Iterator[Event]):
         self.close()
 
     def __del__(self) -> None:
-        self.close()
+        # The garbage collector runs in any thread, the loop's own included: ask, but never wait.
+        if not self._ended.is_set():
+            self._engine._inbox.append(lambda: self._engine._scheduler.cancel(self._run))
 
 
 class Engine:
@@ -95,7 +95,9 @@ class Engine:
         self._runner = ModelRunner(loaded.model, num_blocks, block_size, self._vocabulary.size)
         self._runner.verify()
         self._eos_ids = _eos_ids(loaded)
-        self._scheduler = Scheduler(self._runner, self.block_manager)
+        pool = Pool(self._runner, self.block_manager)
+        self._scheduler = Scheduler(pool)
+        self._drafts = Drafts(loaded, pool, self._add_pool)
         self._inline = inline
         self._step_lock = threading.Lock()
         self._inbox: deque[Callable[[], None]] = deque()
@@ -171,17 +173,12 @@ class Engine:
         Raises:
             RequestError: the request does not fit the model or the pool; nothing was started.
         """
-        if type(request.strategy) not in _STRATEGIES:
-            available = ", ".join(kind.__name__ for kind in _STRATEGIES)
-            raise RequestError(
-                f"{type(request.strategy).__name__} is not available in this version; there is {available}"
-            )
         if request.grammar is not None:
             raise RequestError("a grammar is not available in this version")
         prompt_ids = self._prompt_ids(request)
-        decode, params, num_sequences = _STRATEGIES[type(request.strategy)](request)
-        self._check_room(request, len(prompt_ids), num_sequences)
-        return self._start(request, prompt_ids, params, decode)
+        chosen = plan(request, self._drafts)
+        self._check_room(request, len(prompt_ids), chosen.num_sequences)
+        return self._start(request, prompt_ids, chosen.sampling, chosen.decode)
 
     def generate(self, request: Request) -> Trace:
         """Run to the end.
@@ -221,9 +218,18 @@ class Engine:
     def close(self) -> None:
         """Stop the loop; runs that still go on are cancelled."""
         self._closed = True
+        atexit.unregister(self.close)
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join()
+        with self._thread_lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+        self._end_everything()
+
+    def _end_everything(self) -> None:
+        with self._step_lock:
+            self._read_inbox()
+            self._scheduler.end_all("cancelled")
 
     def _prompt_ids(self, request: Request) -> list[int]:
         if isinstance(request.prompt, str):
@@ -304,28 +310,38 @@ class Engine:
             if isinstance(event, Finished):
                 ended.set()
 
+        self._start_thread()
         run = Run(decode(context), emit, len(prompt_ids), request.use_cache)
         labels = tuple(self._vocabulary.label(token_id) for token_id in prompt_ids)
         run.report(Started(self.model_name, seed, tuple(prompt_ids), labels, context.pipeline.settings))
         self._tell(lambda: self._scheduler.add(run))
         return EventStream(self, run, events, ended)
 
-    def _cancel(self, run: Run, ended: threading.Event) -> None:
+    def _start_thread(self) -> None:
+        with self._thread_lock:
+            if self._thread is None and not self._inline:
+                self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
+                self._thread.start()
+                # A thread that is inside torch when the interpreter goes away takes the process down.
+                atexit.register(self.close)
+
+    def _add_pool(self, name: str, pool: Pool) -> None:
+        self._tell(lambda: self._scheduler.add_pool(name, pool))
+
+    def _request_cancel(self, run: Run) -> None:
         self._tell(lambda: self._scheduler.cancel(run))
+
+    def _cancel(self, run: Run, ended: threading.Event) -> None:
+        self._request_cancel(run)
         if self._inline:
-            self._turn()
+            with self._step_lock:
+                self._read_inbox()
         else:
             ended.wait()
 
     def _tell(self, message: Callable[[], None]) -> None:
         """Have the loop do something between two steps."""
         self._inbox.append(message)
-        if self._inline:
-            return
-        with self._thread_lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
-                self._thread.start()
         self._wake.set()
 
     def _next_event(self, events: queue.SimpleQueue[Event]) -> Event:
@@ -340,9 +356,12 @@ class Engine:
     def _turn(self) -> None:
         """Do what the inbox asks, then one step."""
         with self._step_lock:
-            while self._inbox:
-                self._inbox.popleft()()
+            self._read_inbox()
             self._scheduler.step()
+
+    def _read_inbox(self) -> None:
+        while self._inbox:
+            self._inbox.popleft()()
 
     def _loop(self) -> None:
         while not self._closed:
@@ -354,43 +373,7 @@ class Engine:
             if self._scheduler.idle and not self._inbox:
                 self._wake.wait()
                 self._wake.clear()
-        self._scheduler.end_all("cancelled")
-
-
-class _Plan(NamedTuple):
-    """How a request is decoded: the strategy, the stages it uses, and how many sequences it may hold."""
-
-    decode: Callable[[Context], Strategy]
-    sampling: SamplingParams
-    num_sequences: int
-
-
-def _plan_sample(request: Request) -> _Plan:
-    strategy = cast(Sample, request.strategy)
-    return _Plan(lambda context: sample(context, strategy.n), request.sampling, strategy.n)
-
-
-def _plan_beam_search(request: Request) -> _Plan:
-    strategy = cast(BeamSearch, request.strategy)
-    if strategy.stochastic:
-        return _Plan(
-            lambda context: stochastic_beams(context, strategy), request.sampling, strategy.num_beams
-        )
-    # A search compares sums of log-probabilities; what only shapes a draw takes no part in it.
-    sampling = replace(request.sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0)
-    return _Plan(lambda context: beam_search(context, strategy), sampling, strategy.num_beams)
-
-
-def _plan_best_of(request: Request) -> _Plan:
-    strategy = cast(BestOf, request.strategy)
-    return _Plan(lambda context: best_of(context, strategy), request.sampling, strategy.n)
-
-
-_STRATEGIES: dict[type, Callable[[Request], _Plan]] = {
-    Sample: _plan_sample,
-    BeamSearch: _plan_beam_search,
-    BestOf: _plan_best_of,
-}
+        self._end_everything()
 
 
 def _completed(request: Request, stream: EventStream) -> Trace:

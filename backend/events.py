@@ -171,6 +171,63 @@ class BeamStepped:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftedToken:
+    """One guessed token and how it fared.
+
+    Attributes:
+        status: "accepted", "rejected", or "unused" where an earlier one was rejected.
+        p, q: its probability under target and draft, after all stages; p None if unused; q is 1 for a guess
+            without a distribution.
+        threshold: min(1, p / q). uniform: the number drawn; accepted if below the threshold. Both None for
+            unused tokens and for the coupled check, which compares tokens.
+    """
+
+    token_id: int
+    label: str
+    status: Literal["accepted", "rejected", "unused"]
+    p: float | None
+    q: float
+    threshold: float | None
+    uniform: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """What a recovered token was drawn from: max(0, p - q), normalised; the rejected token comes first."""
+
+    token_ids: tuple[int, ...]
+    labels: tuple[str, ...]
+    p: tuple[float, ...]
+    q: tuple[float, ...]
+    residual: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftVerified:
+    """One round of speculative decoding: k drafted tokens were checked by one call of the target.
+
+    Attributes:
+        number: of the round, from 0. index: place in the output of its first token.
+        num_accepted: drafts taken over. next_is: the token after them is "recovered" from a rejection, or
+            a "bonus" where every draft was accepted (also where there was none), or there is "none" since
+            an accepted token ended the text.
+        draft_seconds, verify_seconds: time until the drafts were there, and until the target had answered.
+    """
+
+    number: int
+    index: int
+    drafted: tuple[DraftedToken, ...]
+    num_accepted: int
+    next_token_id: int | None
+    next_label: str
+    next_is: Literal["recovered", "bonus", "none"]
+    residual: Residual | None
+    draft_seconds: float
+    verify_seconds: float
+    time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class BlocksChanged:
     """The block table of a sequence changed.
 
@@ -260,6 +317,7 @@ Event = (
     | Prefilled
     | TokenDecoded
     | BeamStepped
+    | DraftVerified
     | BlocksChanged
     | Preempted
     | SampleFinished

@@ -239,13 +239,26 @@ class BeamSearch:
 
 @dataclass(frozen=True)
 class Speculative:
-    """Draft num_draft_tokens, check them in one forward of the target (Leviathan et al. 2023)."""
+    """Draft num_draft_tokens, check them in one forward of the target (Leviathan et al. 2023).
+
+    Attributes:
+        draft: "prompt_lookup", "layer_skip", or a model with the target's tokenizer.
+        verify: "rejection" keeps the target's distribution, "coupled" the very text of plain sampling.
+        skip_layers: for "layer_skip", the layers left out; empty takes about a sixth of them.
+        adaptive: draft fewer after early rejections, more after full acceptance, up to num_draft_tokens.
+    """
 
     draft: str = "prompt_lookup"
     num_draft_tokens: int = 4
     verify: Literal["rejection", "coupled"] = "rejection"
+    adaptive: bool = False
+    skip_layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        _boolean("adaptive", self.adaptive)
+        object.__setattr__(
+            self, "skip_layers", tuple(sorted(set(_token_ids("skip_layers", self.skip_layers))))
+        )
         count = _integer("num_draft_tokens", self.num_draft_tokens, 1, MAX_DRAFT_TOKENS)
         object.__setattr__(self, "num_draft_tokens", count)
         _choice("verify", self.verify, ("rejection", "coupled"))

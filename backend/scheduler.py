@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from backend.decoding.forward import Forward, Strategy
+from backend.decoding.forward import TARGET, Forward, Strategy
 from backend.errors import OutOfBlocks, PlaygroundError
 from backend.events import (
     BlocksChanged,
@@ -40,9 +40,20 @@ PREFILL_TOKENS_PER_STEP = 256
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Pool:
+    """A model, its cache, and the bookkeeping of that cache."""
+
+    runner: ModelRunner
+    blocks: BlockManager
+
+
 @dataclass(eq=False)
 class Run:
-    """One request in the loop; `emit` receives its events as they happen."""
+    """One request in the loop; `emit` receives its events as they happen.
+
+    `held` are the sequences it may have blocks for, and in which pool.
+    """
 
     strategy: Strategy
     emit: Callable[[Event], None]
@@ -50,6 +61,7 @@ class Run:
     use_cache: bool = True
     submitted: float = field(default_factory=time.perf_counter)
     pending: Forward | None = None
+    held: dict[Sequence, Pool] = field(default_factory=dict)
     logits: dict[Sequence, list[Tensor]] = field(default_factory=dict)
     prefilling: bool = True
     waiting_for: int = 0
@@ -62,10 +74,20 @@ class Run:
     sample_reasons: dict[int, FinishReason] = field(default_factory=dict)
     selected: int = 0
 
+    @property
+    def wanted(self) -> Forward:
+        """The forward the strategy waits for."""
+        assert self.pending is not None
+        return self.pending
+
+    def want(self, forward: Forward, pool: Pool) -> None:
+        self.pending = forward
+        self.held = {sequence: place for sequence, place in self.held.items() if sequence.block_table}
+        self.held.update(dict.fromkeys(forward.sequences, pool))
+
     def take_logits(self) -> list[Tensor]:
         """The logits of the pending forward, in the order of its sequences."""
-        assert self.pending is not None
-        return [torch.cat(self.logits[sequence]) for sequence in self.pending.sequences]
+        return [torch.cat(self.logits[sequence]) for sequence in self.wanted.sequences]
 
     def report(self, event: Event) -> None:
         """Stamp an event, count it and pass it on."""
@@ -97,28 +119,32 @@ class Run:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Part:
-    """One piece of this step's model call and whose it is."""
+    """One piece of this step's model calls and whose it is."""
 
     run: Run
+    pool: Pool
     sequence: Sequence
     piece: Piece
     num_tokens: int  # length of the computed sequence afterwards
 
 
 class Scheduler:
-    """Runs strategies over one model and one pool."""
+    """Runs strategies over one target model and any number of draft models."""
 
-    def __init__(self, runner: ModelRunner, blocks: BlockManager):
-        self.blocks = blocks
-        self._runner = runner
+    def __init__(self, target: Pool):
+        self._pools = {TARGET: target}
         self._waiting: list[Run] = []
         self._running: list[Run] = []
 
     @property
     def idle(self) -> bool:
         return not (self._waiting or self._running)
+
+    def add_pool(self, name: str, pool: Pool) -> None:
+        """Make a draft model known under the name that forwards use."""
+        self._pools[name] = pool
 
     def add(self, run: Run) -> None:
         """Take a run in; it starts at the next step."""
@@ -138,48 +164,50 @@ class Scheduler:
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Admit what fits, do one model call, and hand every run its logits."""
+        """Admit what fits, do one call per model in demand, and hand every run its logits."""
         self._admit()
         parts = self._plan()
-        if not parts:
-            return
-        started = time.perf_counter()
-        results = self._forward(parts)
-        seconds = time.perf_counter() - started
-        self._deliver(parts, results, seconds)
+        results: dict[_Part, Tensor | Exception] = {}
+        for pool in self._pools.values():
+            own = [part for part in parts if part.pool is pool]
+            if own:
+                started = time.perf_counter()
+                results.update(self._forward(pool, own))
+                self._count_prefill(own, time.perf_counter() - started)
+        self._deliver(parts, results)
 
     def _admit(self) -> None:
         self._waiting.sort(key=lambda run: run.submitted)
-        while self._waiting:
-            run = self._waiting[0]
-            if not self._fits(run):
-                return
+        while self._waiting and self._fits(self._waiting[0]):
             self._running.append(self._waiting.pop(0))
         self._running.sort(key=lambda run: run.submitted)
 
     def _fits(self, run: Run) -> bool:
         """Whether all tokens of the pending forward have room, beside one block for each running sequence."""
-        assert run.pending is not None
         if not run.use_cache:
             return True
-        for sequence in run.pending.sequences:
+        pending, blocks = run.wanted, self._pool(run).blocks
+        for sequence in pending.sequences:
             if not sequence.block_table:
-                cached = self.blocks.reuse(sequence, len(sequence) - run.pending.num_logits)
+                cached = blocks.reuse(sequence, len(sequence) - pending.num_logits)
                 run.num_cached_tokens = max(run.num_cached_tokens, cached)
-        needed = sum(self.blocks.num_needed(sequence, len(sequence)) for sequence in run.pending.sequences)
-        spare = sum(len(other.pending.sequences) for other in self._running if other.pending)
-        if needed + spare <= self.blocks.num_free_blocks:
-            self._report_changes(run)
-            return True
-        for sequence in run.pending.sequences:
-            self.blocks.free(sequence)
+        needed = sum(blocks.num_needed(sequence, len(sequence)) for sequence in pending.sequences)
+        spare = sum(len(other.wanted.sequences) for other in self._running)
+        fits = needed + spare <= blocks.num_free_blocks
+        if not fits:
+            for sequence in pending.sequences:
+                blocks.free(sequence)
         self._report_changes(run)
-        if run.waiting_for != needed:
+        if not fits and run.waiting_for != needed:
             run.waiting_for = needed
-            run.report(Waiting(needed, self.blocks.num_free_blocks))
-        return False
+            run.report(Waiting(needed, blocks.num_free_blocks))
+        return fits
+
+    def _pool(self, run: Run) -> Pool:
+        return self._pools[run.wanted.model]
 
     def _plan(self) -> list[_Part]:
+        """This step's pieces, oldest run first; room is reserved for all of them."""
         parts: list[_Part] = []
         budget = PREFILL_TOKENS_PER_STEP
         for run in list(self._running):
@@ -195,50 +223,49 @@ class Scheduler:
         return parts
 
     def _parts(self, run: Run, budget: int) -> list[_Part]:
-        """This step's pieces of one run, with room reserved; younger runs may lose theirs for it."""
-        assert run.pending is not None
-        if not run.use_cache:
-            return [self._uncached_part(run, sequence) for sequence in run.pending.sequences]
-        parts = []
-        for sequence in run.pending.sequences:
-            missing = len(sequence) - sequence.num_computed_tokens
-            count = min(missing, max(budget, 0)) if run.prefilling else missing
-            if count <= 0:
-                continue
-            budget -= count
-            end = sequence.num_computed_tokens + count
-            self._reserve(run, sequence, end)
-            first_wanted = max(sequence.num_computed_tokens, len(sequence) - run.pending.num_logits)
-            new = sequence.token_ids[sequence.num_computed_tokens : end]
-            num_logits = max(0, end - first_wanted)
-            piece = Piece(new, sequence.num_computed_tokens, sequence.block_table, num_logits)
-            parts.append(_Part(run, sequence, piece, end))
-        return parts
+        """This step's pieces of one run; younger runs may lose their blocks for it.
 
-    def _uncached_part(self, run: Run, sequence: Sequence) -> _Part:
-        assert run.pending is not None
-        piece = Piece(list(sequence.token_ids), 0, None, run.pending.num_logits)
-        return _Part(run, sequence, piece, len(sequence))
+        Raises:
+            OutOfBlocks: the run is itself the youngest.
+        """
+        pool, pending = self._pool(run), run.wanted
+        parts = []
+        for sequence in pending.sequences:
+            if not run.use_cache:
+                piece = Piece(list(sequence.token_ids), 0, None, pending.num_logits)
+                parts.append(_Part(run, pool, sequence, piece, len(sequence)))
+                continue
+            start = sequence.num_computed_tokens
+            missing = len(sequence) - start
+            end = start + (min(missing, max(budget, 0)) if run.prefilling else missing)
+            if end > start:
+                budget -= end - start
+                self._reserve(run, sequence, end)
+                num_logits = max(0, end - max(start, len(sequence) - pending.num_logits))
+                piece = Piece(sequence.token_ids[start:end], start, sequence.block_table, num_logits)
+                parts.append(_Part(run, pool, sequence, piece, end))
+        return parts
 
     def _reserve(self, run: Run, sequence: Sequence, num_tokens: int) -> None:
         """Room for a sequence, at the price of younger runs if need be.
 
         Raises:
-            OutOfBlocks: the run itself is the youngest.
+            OutOfBlocks: the run is itself the youngest.
         """
-        while self.blocks.num_needed(sequence, num_tokens) > self.blocks.num_free_blocks:
+        pool = self._pool(run)
+        while pool.blocks.num_needed(sequence, num_tokens) > pool.blocks.num_free_blocks:
             youngest = self._running[-1]
             if youngest is run:
                 raise OutOfBlocks("no younger run to take blocks from")
             self._preempt(youngest)
-        self._runner.copy_blocks(self.blocks.reserve(sequence, num_tokens))
+        pool.runner.copy_blocks(pool.blocks.reserve(sequence, num_tokens))
         self._report_changes(run)
 
     def _preempt(self, run: Run) -> None:
-        assert run.pending is not None
-        num_tokens = sum(sequence.num_computed_tokens for sequence in run.pending.sequences)
-        for sequence in run.pending.sequences:
-            self.blocks.free(sequence)
+        """Take every block of a run, in all pools; its pending forward will compute all of it anew."""
+        num_tokens = sum(sequence.num_computed_tokens for sequence in run.wanted.sequences)
+        for sequence, pool in run.held.items():
+            pool.blocks.free(sequence)
         self._running.remove(run)
         self._waiting.append(run)
         run.logits.clear()
@@ -247,46 +274,48 @@ class Scheduler:
         self._report_changes(run)
         run.report(Preempted(num_tokens))
 
-    def _forward(self, parts: list[_Part]) -> list[Tensor | Exception]:
+    def _forward(self, pool: Pool, parts: list[_Part]) -> dict[_Part, Tensor | Exception]:
         """Logits per part. Where the call fails, each run is tried alone, so that one cannot fail another."""
         try:
-            return list(self._runner.forward([part.piece for part in parts]))
+            return dict(zip(parts, pool.runner.forward([part.piece for part in parts]), strict=True))
         except Exception as error:
-            if len({part.run for part in parts}) == 1:
-                return [error] * len(parts)
+            runs = {part.run: None for part in parts}
+            if len(runs) == 1:
+                return dict.fromkeys(parts, error)
         results: dict[_Part, Tensor | Exception] = {}
-        for run in {part.run: None for part in parts}:
-            own = [part for part in parts if part.run is run]
-            results.update(zip(own, self._forward(own), strict=True))
-        return [results[part] for part in parts]
+        for run in runs:
+            results.update(self._forward(pool, [part for part in parts if part.run is run]))
+        return results
 
-    def _deliver(self, parts: list[_Part], results: list[Tensor | Exception], seconds: float) -> None:
-        share = seconds / sum(len(part.piece.token_ids) for part in parts)
-        for part, result in zip(parts, results, strict=True):
+    def _count_prefill(self, parts: list[_Part], seconds: float) -> None:
+        """Charge each prompt its share of a call, by tokens."""
+        total = sum(len(part.piece.token_ids) for part in parts)
+        for part in parts:
+            if part.run.prefilling:
+                share = seconds * len(part.piece.token_ids) / total
+                part.run.prefill_seconds += share
+                cached = part.sequence.num_cached_tokens
+                part.run.report(Prefilled(len(part.sequence), part.num_tokens, cached, share))
+
+    def _deliver(self, parts: list[_Part], results: dict[_Part, Tensor | Exception]) -> None:
+        for part in parts:
+            result = results[part]
             if part.run.done:
                 continue
             if isinstance(result, Exception):
                 self._fail(part.run, result)
                 continue
             if part.run.use_cache:
-                self.blocks.commit(part.sequence, part.num_tokens)
+                part.pool.blocks.commit(part.sequence, part.num_tokens)
             part.run.logits.setdefault(part.sequence, []).append(result)
-            if part.run.prefilling:
-                self._report_prefill(part, share * len(part.piece.token_ids))
         for run in {part.run: None for part in parts}:
             if not run.done and self._complete(run):
                 self._advance(run, run.take_logits())
 
     def _complete(self, run: Run) -> bool:
-        assert run.pending is not None
         if not run.use_cache:
             return True
-        return all(len(sequence) == sequence.num_computed_tokens for sequence in run.pending.sequences)
-
-    def _report_prefill(self, part: _Part, seconds: float) -> None:
-        part.run.prefill_seconds += seconds
-        cached = part.sequence.num_cached_tokens
-        part.run.report(Prefilled(len(part.sequence), part.num_tokens, cached, seconds))
+        return all(len(sequence) == sequence.num_computed_tokens for sequence in run.wanted.sequences)
 
     def _advance(self, run: Run, logits: list[Tensor] | None) -> None:
         """Run a strategy on to its next forward, or to its end."""
@@ -298,7 +327,7 @@ class Scheduler:
                 self._report_changes(run)
                 run.report(item)
                 item = next(run.strategy)
-            run.pending = item
+            run.want(item, self._pools[item.model])
         except StopIteration:
             self._end(run, run.sample_reasons.get(run.selected, "length"))
         except Exception as error:
@@ -322,7 +351,12 @@ class Scheduler:
         run.report(run.finished(reason, message))
 
     def _report_changes(self, run: Run) -> None:
-        for change in self.blocks.drain_journal():
-            run.report(
-                BlocksChanged(change.operation, change.sequence_id, change.block_ids, change.num_free_blocks)
-            )
+        """Pass on what happened to the target's blocks on behalf of a run; those of drafts are not shown."""
+        for name, pool in self._pools.items():
+            for change in pool.blocks.drain_journal():
+                if name == TARGET:
+                    run.report(
+                        BlocksChanged(
+                            change.operation, change.sequence_id, change.block_ids, change.num_free_blocks
+                        )
+                    )

@@ -146,7 +146,16 @@ def _activity(stage: str, outcomes: list[ev.StageOutcome]) -> StageActivity:
 
 
 # Unknown fields are refused at every level, so the setting goes on the nested classes as well.
-_NESTED = (ev.StageSetting, ev.StageOutcome, ev.Candidates, ev.BeamNode, rq.SamplingParams, rq.Grammar)
+_NESTED = (
+    ev.StageSetting,
+    ev.StageOutcome,
+    ev.Candidates,
+    ev.BeamNode,
+    ev.DraftedToken,
+    ev.Residual,
+    rq.SamplingParams,
+    rq.Grammar,
+)
 _DOCUMENTS = (*get_args(ev.Event), *get_args(rq.Strategy), rq.Request)
 for _cls in (*_NESTED, *_DOCUMENTS):
     with_config(ConfigDict(ser_json_inf_nan="strings", extra="forbid"))(_cls)

@@ -20,6 +20,8 @@ from backend.sampling.pipeline import Pipeline
 from backend.sequence import Sequence
 from backend.text import Vocabulary
 
+TARGET = "target"
+
 
 @dataclass(frozen=True)
 class Forward:
@@ -27,10 +29,12 @@ class Forward:
 
     Attributes:
         num_logits: logits are wanted for this many of the last positions of each sequence.
+        model: TARGET, or the name of a draft model; each has a pool of its own.
     """
 
     sequences: tuple[Sequence, ...]
     num_logits: int = 1
+    model: str = TARGET
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -65,6 +66,14 @@ class Pipeline:
     def settings(self) -> tuple[StageSetting, ...]:
         return tuple(StageSetting(stage.name, stage.setting) for stage in self.stages)
 
+    def process(self, logits: Tensor, history: History) -> Tensor:
+        """Log-probabilities after all stages; [V] in, [V] out.
+
+        Raises:
+            PlaygroundError: a stage left no token.
+        """
+        return torch.log_softmax(self._run(logits.float(), history).final, -1)
+
     def scores(self, logprobs: Tensor, history: History) -> Tensor:
         """What the stages make of the model's log-probabilities, not renormalised; [V] in, [V] out.
 
@@ -115,6 +124,8 @@ class Pipeline:
         return noise.gumbel(place.seed, place.sample, place.position, logits.numel()).to(logits.device)
 
     def _run(self, logits: Tensor, history: History) -> _Run:
+        if not bool(torch.isfinite(logits.max())):  # also catches NaN, which max passes on
+            raise PlaygroundError("the model gave logits that are no distribution (NaN or infinite)")
         before = []
         final = uncut = logits
         for stage in self.stages:
@@ -135,33 +146,34 @@ class Pipeline:
         model = torch.log_softmax(logits, -1)
         probabilities = model.exp()
         traced = self._num_candidates > 0
-        after = [torch.log_softmax(rows, -1) for rows in (*run.before[1:], run.final)] if traced else []
+        named = [token_id] if uncut_winner is None else [token_id, uncut_winner]
+        results = (*run.before[1:], run.final) if traced and self.stages else ()
+        after = [torch.log_softmax(result, -1) for result in results]
         return Choice(
             token_id=token_id,
             model_logprob=float(model[token_id]),
             logprob=float(final[token_id]),
-            rank=ranking.rank(model, token_id),
+            rank=ranking.rank(logits, token_id),
             entropy=float(torch.special.entr(probabilities).sum()),
             luck=float(luck[token_id]),
             uncut_winner=uncut_winner,
             stages=self._outcomes(model, run, after) if traced else (),
-            candidates=self._candidates(model, run, after, luck, token_id, uncut_winner) if traced else None,
+            candidates=self._candidates(logits, model, run, after, luck, named) if traced else None,
         )
 
     def _outcomes(self, model: Tensor, run: _Run, after: list[Tensor]) -> tuple[StageOutcome, ...]:
         outcomes = []
-        logits_after = (*run.before[1:], run.final)
-        earlier, kept_earlier = model, model.numel()
-        for stage, given, result, logprobs in zip(self.stages, run.before, logits_after, after, strict=False):
-            kept = int(torch.isfinite(result).sum()) if stage.cuts else kept_earlier
-            cut_mass = float(earlier[torch.isinf(result)].exp().sum()) if kept < kept_earlier else 0.0
+        earlier, kept_earlier = model, int(torch.isfinite(model).sum())
+        for stage, given, logprobs in zip(self.stages, run.before, after, strict=False):
+            kept = int(torch.isfinite(logprobs).sum()) if stage.cuts else kept_earlier
+            cut_mass = float(earlier[torch.isinf(logprobs)].exp().sum()) if kept < kept_earlier else 0.0
             outcomes.append(
                 StageOutcome(
                     stage=stage.name,
                     setting=stage.setting,
                     num_kept=kept,
                     cut_mass=cut_mass,
-                    changed=kept < kept_earlier or not (stage.cuts or torch.equal(given, result)),
+                    changed=not torch.equal(earlier, logprobs),
                     threshold=stage.threshold(given),
                 )
             )
@@ -169,28 +181,22 @@ class Pipeline:
         return tuple(outcomes)
 
     def _candidates(
-        self,
-        model: Tensor,
-        run: _Run,
-        after: list[Tensor],
-        luck: Tensor,
-        token_id: int,
-        uncut_winner: int | None,
+        self, logits: Tensor, model: Tensor, run: _Run, after: list[Tensor], luck: Tensor, named: list[int]
     ) -> Candidates:
+        """The table: the model's best, every kept token up to a limit, and the `named` ones."""
         kept = ranking.best(run.final, MAX_CANDIDATES)
         kept = kept[torch.isfinite(run.final[kept])]
-        extra = [token_id] if uncut_winner is None else [token_id, uncut_winner]
-        named = torch.tensor(extra, device=model.device)
-        ids = torch.unique(torch.cat([ranking.best(model, self._num_candidates), kept, named]))
-        ids = ids[torch.sort(model[ids], descending=True, stable=True).indices]
-        rows = [row[ids].tolist() for row in after]
-        cut_by = [_first_cut(column) for column in zip(*rows, strict=True)] if rows else [-1] * len(ids)
+        extra = torch.tensor(named, device=model.device)
+        ids = torch.unique(torch.cat([ranking.best(logits, self._num_candidates), kept, extra]))
+        ids = ids[torch.sort(logits[ids], descending=True, stable=True).indices]
+        rows = [model[ids].tolist(), *(row[ids].tolist() for row in after)]
+        cut_by = [_first_cut(column) for column in zip(*rows, strict=True)]
         token_ids = ids.tolist()
         return Candidates(
             token_ids=tuple(token_ids),
             labels=tuple(self._label(candidate) for candidate in token_ids),
-            model_logprobs=tuple(model[ids].tolist()),
-            after=tuple(tuple(row) for row in rows),
+            model_logprobs=tuple(rows[0]),
+            after=tuple(tuple(row) for row in rows[1:]),
             cut_by=tuple(cut_by),
             margins=self._margins(run, ids, cut_by),
             luck=tuple(luck[ids].tolist()),
@@ -207,5 +213,10 @@ class Pipeline:
 
 
 def _first_cut(column: tuple[float, ...]) -> int:
-    """Index of the first stage after which the log-probability is minus infinity, -1 if none."""
-    return next((index for index, value in enumerate(column) if value == float("-inf")), -1)
+    """Index of the stage that made a token impossible; -1 if none did, or if the model had already.
+
+    `column` is its log-probability before all stages and after each.
+    """
+    if column[0] == -math.inf:
+        return -1
+    return next((index for index, value in enumerate(column[1:]) if value == -math.inf), -1)
