@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -44,19 +45,19 @@ def test_the_noise_of_a_place_is_fixed_for_good() -> None:
     assert noise.gumbel(7, 1, 3, 8).tolist() == pytest.approx(_exact(7, 1, 3, 8), abs=1e-6)
 
 
-def _exact(seed: int, sample: int, position: int, size: int) -> list[float]:
+def _exact(seed: int, sample: int, position: int, size: int, stream: int = 0) -> list[float]:
     """Gumbel noise from Philox 4x64-10 written out in Python integers (Salmon et al. 2011)."""
     mask = 2**64 - 1
     words: list[int] = []
     for block in range(1, size // 4 + 2):  # numpy raises the counter before it draws
-        c, k = [block, position, 0, 0], [seed, sample]
+        c, k = [block, position, stream, 0], [seed, sample]
         for _ in range(10):
             high0, low0 = divmod(0xD2E7470EE14C6C93 * c[0], 2**64)
             high1, low1 = divmod(0xCA5A826395121157 * c[2], 2**64)
             c = [high1 ^ c[1] ^ k[0], low1, high0 ^ c[3] ^ k[1], low0]
             k = [(k[0] + 0x9E3779B97F4A7C15) & mask, (k[1] + 0xBB67AE8584CAA73B) & mask]
         words += c
-    return [-math.log(-math.log(((word >> 11) + 0.5) / 2**53)) for word in words[:size]]
+    return [-math.log(-math.log(((word >> 12) + 0.5) / 2**52)) for word in words[:size]]
 
 
 @pytest.mark.parametrize("place", [(0, 0, 0), (12345, 5, 678), (MAX_SEED, 63, 16_383)])
@@ -82,7 +83,6 @@ def test_no_two_places_share_a_number_by_overlap() -> None:
     assert max(pairs.values()) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="the largest of the 2**53 uniforms rounds up to 1: infinite noise")
 def test_noise_is_finite_at_both_ends_of_the_random_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     class Ends:
         def __init__(self, **_: object) -> None: ...
@@ -92,6 +92,26 @@ def test_noise_is_finite_at_both_ends_of_the_random_bits(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(noise.np.random, "Philox", Ends)
     assert torch.isfinite(noise.gumbel(0, 0, 0, 2)).all()
+
+
+@pytest.mark.parametrize("stream", [noise.TOKEN, noise.DRAFT, noise.ACCEPT, noise.RESIDUAL])
+def test_each_stream_is_philox_with_the_stream_in_the_third_word(stream: int) -> None:
+    ours = noise.gumbel(7, 1, 3, 21, stream).tolist()
+    assert ours == pytest.approx(_exact(7, 1, 3, 21, stream), abs=1e-5)
+    # -log(-log(u)) of the single number is the noise of token 0.
+    assert -math.log(-math.log(noise.uniform(7, 1, 3, stream))) == pytest.approx(ours[0], abs=1e-5)
+
+
+def test_streams_of_one_place_are_uncorrelated() -> None:
+    streams = (noise.TOKEN, noise.DRAFT, noise.ACCEPT, noise.RESIDUAL)
+    rows = [noise.gumbel(7, 1, 3, 50_000, stream).numpy() for stream in streams]
+    for first, second in itertools.combinations(rows, 2):
+        assert stats.spearmanr(first, second).pvalue > LEAST_P
+
+
+def test_single_numbers_are_uniform_over_positions() -> None:
+    numbers = [noise.uniform(3, 0, position, noise.ACCEPT) for position in range(20_000)]
+    assert stats.kstest(numbers, "uniform").pvalue > LEAST_P
 
 
 def test_drawn_seeds_differ_and_stay_short() -> None:
