@@ -1,6 +1,6 @@
 """Named endpoints for programs (gradio_client, curl, MCP). Every value passes through Request's checks."""
 
-from __future__ import annotations
+# No postponed annotations here: gradio reads the return types from the live annotation.
 
 import json
 import secrets

@@ -15,7 +15,7 @@ from ui import components, knobs, payloads
 from ui.api import Api
 from ui.loading import Loader
 from ui.presets import SamplingPreset
-from ui.session import Session, View
+from ui.session import Session
 from ui.tabs.inspect import Inspect, take_settings
 from ui.tabs.score import Score
 from ui.tabs.viewer import Updates
@@ -39,21 +39,14 @@ def build(loader: Loader, recording: Trace | None = None, presets: Iterable[Samp
         presets: the entries of the presets menu.
     """
     gr.set_static_paths([PLOTLY])
-    start = View()
-    prompt, settings = "Once upon a time", dict(knobs.DEFAULTS)
+    settings = dict(knobs.DEFAULTS)
     if recording is not None:
-        show_recording(start, recording)
         settings |= knobs.settings_of(recording.request.sampling)
-        prompt = start.prompt
-
-    def fresh() -> Session:
-        session = Session(settings=dict(settings))
-        if recording is not None:
-            show_recording(session.inspect, recording)
-        return session
+    first = Session(settings, recording)
+    start, prompt = first.inspect, first.inspect.prompt or "Once upon a time"
 
     with gr.Blocks(title="Decoding Playground", fill_width=True, analytics_enabled=False) as page:
-        session = gr.State(fresh)
+        state = gr.State(first)
         header = components.build("header", header_payload(loader), "pg-header")
         timer = gr.Timer(0.4)
         saver = components.build("saver", None, "pg-saver")
@@ -72,8 +65,8 @@ def build(loader: Loader, recording: Trace | None = None, presets: Iterable[Samp
                     with gr.Tab("Score a text", id="score", elem_classes="pg-panel pg-score") as score_tab:
                         score = Score(loader)
 
-        inspect.wire(session, turned, score.viewer, tabs)
-        score.wire(session, turned)
+        inspect.wire(state, turned, score.viewer, tabs)
+        score.wire(state, turned)
         Api(loader).wire()
 
         def turn(session: Session, sent: Any) -> Updates:
@@ -81,7 +74,7 @@ def build(loader: Loader, recording: Trace | None = None, presets: Iterable[Samp
 
         turned.turn(
             turn,
-            inputs=[session, turned],
+            inputs=[state, turned],
             outputs=[inspect.viewer.strip, inspect.viewer.step, score.viewer.step],
             trigger_mode="always_last",
             **QUIET,
@@ -95,7 +88,7 @@ def build(loader: Loader, recording: Trace | None = None, presets: Iterable[Samp
         for tab, name, viewer in ((inspect_tab, "inspect", inspect.viewer), (score_tab, "score", score.viewer)):
             tab.select(
                 lambda session, sent, name=name: open_tab(session, sent, name),
-                inputs=[session, turned],
+                inputs=[state, turned],
                 outputs=viewer.outputs,
                 **QUIET,
             )
@@ -106,7 +99,7 @@ def build(loader: Loader, recording: Trace | None = None, presets: Iterable[Samp
                 updates[timer] = gr.Timer(active=False)
             return updates
 
-        timer.tick(tick, inputs=[session], outputs=[header, timer], **QUIET)
+        timer.tick(tick, inputs=[state], outputs=[header, timer], **QUIET)
 
         def share(session: Session, sent: Any, prompt: str, text: str) -> dict[str, Any]:
             take_settings(session, sent)
@@ -125,25 +118,28 @@ def build(loader: Loader, recording: Trace | None = None, presets: Iterable[Samp
             session.link, session.link_number = link, session.link_number + 1
             return header_payload(loader, session)
 
-        header.share(share, inputs=[session, turned, inspect.prompt, score.text], outputs=[header], **QUIET)
-        header.export_json(export_json, inputs=[session], outputs=[saver], **QUIET)
-        header.export_text(export_text, inputs=[session], outputs=[saver], **QUIET)
+        header.share(share, inputs=[state, turned, inspect.prompt, score.text], outputs=[header], **QUIET)
+        header.export_json(export_json, inputs=[state], outputs=[saver], **QUIET)
+        header.export_text(export_text, inputs=[state], outputs=[saver], **QUIET)
 
         def restore(session: Session, request: gr.Request) -> Updates:
             """Put in place what a link holds."""
             query = dict(request.query_params)
+            # Setting the State once lets gradio drop it some time after the tab is closed.
+            kept: Updates = {state: session}
             if "prompt" not in query:
-                return {tabs: gr.skip()}
+                return kept
             try:
                 link = knobs.from_query(query)
             except PlaygroundError as error:
                 session.inspect.notice = f"The link was not restored. {error}"
-                return {inspect.viewer.strip: payloads.strip(session.inspect)}
+                return {**kept, inspect.viewer.strip: payloads.strip(session.inspect)}
             session.settings = link["settings"]
             session.tab = link["tab"] if link["tab"] in TABS else "inspect"
             session.restore_token, session.run_on_load = link["token"], True
             box = score.text if session.tab == "score" else inspect.prompt
             return {
+                **kept,
                 turned: {"number": 2, "settings": session.settings, "activity": {}},
                 tabs: gr.Tabs(selected=session.tab),
                 box: link["prompt"],
@@ -151,20 +147,13 @@ def build(loader: Loader, recording: Trace | None = None, presets: Iterable[Samp
 
         restored = page.load(
             restore,
-            inputs=[session],
-            outputs=[turned, tabs, inspect.prompt, score.text, inspect.viewer.strip],
+            inputs=[state],
+            outputs=[state, turned, tabs, inspect.prompt, score.text, inspect.viewer.strip],
             **QUIET,
         )
-        restored.then(inspect.run_on_load, inputs=[session, inspect.prompt], outputs=inspect.outputs, **QUIET)
-        restored.then(score.run_on_load, inputs=[session, score.text], outputs=score.viewer.outputs, **QUIET)
+        restored.then(inspect.run_on_load, inputs=[state, inspect.prompt], outputs=inspect.outputs, **QUIET)
+        restored.then(score.run_on_load, inputs=[state, score.text], outputs=score.viewer.outputs, **QUIET)
     return page
-
-
-def show_recording(view: View, recording: Trace) -> None:
-    """Show a recorded run, opened at the step that tells most."""
-    view.show(recording, "recording")
-    view.prompt = recording.request.prompt if isinstance(recording.request.prompt, str) else ""
-    view.pinned = payloads.telling_step(view.steps)
 
 
 def header_payload(loader: Loader, session: Session | None = None) -> dict[str, Any]:

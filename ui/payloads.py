@@ -350,9 +350,3 @@ def activity_line(stage: str, num_changed: int, num_steps: int, mean_cut_mass: f
     if stage in CUT_STAGES:
         return f"cut {share} of steps, {percent(mean_cut_mass)} mass"
     return f"acted on {share} of steps"
-
-
-def telling_step(steps: Sequence[TokenDecoded]) -> int | None:
-    """A step worth showing first: where a cut changed the draw, preferably to a likely token."""
-    changed = [one for one in steps if one.uncut_winner is not None and one.uncut_winner != one.token_id]
-    return max(changed, key=lambda one: one.model_logprob).index if changed else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -77,6 +77,12 @@ class View:
             self.add(event)
         self.phase = ""
 
+    def show_recording(self, trace: Trace) -> None:
+        """Show a recorded run, opened at the step that tells most."""
+        self.show(trace, "recording")
+        self.prompt = trace.request.prompt if isinstance(trace.request.prompt, str) else ""
+        self.pinned = telling_step(self.steps)
+
     def add(self, event: Event) -> None:
         """Take in the next event of the run."""
         if isinstance(event, Started) and self.steps:
@@ -132,19 +138,25 @@ def _prefill_line(event: Prefilled) -> str:
     return f"reading the prompt: {event.num_computed_tokens} of {event.num_tokens} tokens{reused}"
 
 
-@dataclass
 class Session:
-    """One browser tab. `salt` keeps its cached prompt blocks from being reused by anyone else."""
+    """One browser tab. `salt` keeps its cached prompt blocks from being reused by anyone else.
 
-    salt: str = field(default_factory=lambda: secrets.token_hex(16))
-    inspect: View = field(default_factory=View)
-    score: View = field(default_factory=View)
-    settings: dict[str, Any] = field(default_factory=dict)
-    tab: str = "inspect"
-    link: str = ""
-    link_number: int = 0
-    restore_token: int | None = None
-    run_on_load: bool = False
+    Not a dataclass: gradio would take the value of a State apart if it were one.
+    """
+
+    def __init__(self, settings: dict[str, Any] | None = None, recording: Trace | None = None):
+        """`settings` and the `recording` are what the page shows first."""
+        self.salt = secrets.token_hex(16)
+        self.inspect = View()
+        self.score = View()
+        self.settings = dict(settings or {})
+        self.tab = "inspect"
+        self.link, self.link_number = "", 0
+        self.restore_token: int | None = None
+        self.run_on_load = False
+        self._start = (dict(self.settings), recording)
+        if recording is not None:
+            self.inspect.show_recording(recording)
 
     @property
     def view(self) -> View:
@@ -152,8 +164,14 @@ class Session:
         return self.score if self.tab == "score" else self.inspect
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Session:
-        # Gradio copies the start value of a State; a session is never shared, so it is its own copy.
-        return self
+        """A new visitor's session: gradio copies the start value of a State for each one."""
+        return Session(*self._start)
+
+
+def telling_step(steps: Sequence[TokenDecoded]) -> int | None:
+    """A step worth showing first: where a cut changed the draw, preferably to a likely token."""
+    changed = [step for step in steps if step.uncut_winner is not None and step.uncut_winner != step.token_id]
+    return max(changed, key=lambda step: step.model_logprob).index if changed else None
 
 
 def step_request(trace: Trace, index: int, sampling: SamplingParams, salt: str) -> Request:

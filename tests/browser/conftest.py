@@ -151,8 +151,9 @@ def set_knob(page: Any, stage: str, value: float) -> None:
 def run(page: Any, prompt: str | None = None, wait: bool = True) -> None:
     if prompt is not None:
         page.fill("#pg-prompt textarea", prompt)
+    before = page.get_attribute(".pg-inspect .pg-strip", "data-number")
     page.click("#pg-run")
-    page.wait_for_selector(".pg-inspect .pg-strip.pg-running")
+    page.wait_for_selector(f".pg-inspect .pg-strip:not([data-number='{before}'])")
     if wait:
         wait_for_end(page)
 

@@ -170,7 +170,7 @@ def test_a_masked_token_reads_as_cut_and_the_export_is_strict_json(page: Any, tm
 def test_a_link_restores_the_page(page: Any, open_page: Callable[..., Any]) -> None:
     set_knob(page, "min_p", 0.05)
     set_knob(page, "top_p", 0.9)
-    set_run(page, max_new_tokens=7)
+    set_run(page, max_new_tokens=7, logit_bias="0: -100\n2: -100")
     run(page, "Rain & sun +1 = 100%?")
     page.locator(".pg-inspect .pg-token").nth(2).click()
     page.wait_for_selector(".pg-inspect .pg-step-name:text-is('Token 2')")

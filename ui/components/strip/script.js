@@ -125,6 +125,7 @@ function draw() {
   if (value.running && atEnd && pinned === null) list.scrollTop = list.scrollHeight;
 
   root.classList.toggle("pg-running", value.running);
+  root.dataset.number = value.number;
   phase.textContent = value.running ? value.phase || "starting" : "";
   stale.hidden = !value.stale;
   stale.textContent = value.running ? "settings changed: they act from the next run" : "settings changed since this run";
