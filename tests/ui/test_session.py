@@ -1,0 +1,149 @@
+"""One visitor's state."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from typing import Any
+
+import pytest
+
+from backend import Request, SamplingParams, Trace
+from backend.events import Finished, Started
+from ui.live import batches
+from ui.loading import Loader
+from ui.session import Session, View, forced_step, is_special, step_request, telling_step
+
+from tests.ui.steps import step
+
+STARTED = Started("tiny", 7, (5, 6), ("Once", " upon"), ())
+FINISHED = Finished("length", "", 2, 0, 1, 0.5, 0.1, 0.25, 4.0, 0.8)
+
+
+def test_each_visitor_gets_a_salt_and_views_of_their_own() -> None:
+    template = Session({"top_p": 0.5}, Trace(Request("hi"), (STARTED, step(0))))
+    one, two = copy.deepcopy(template), copy.deepcopy(template)
+    assert len({template.salt, one.salt, two.salt}) == 3
+    one.inspect.steps.clear()
+    one.settings["top_p"] = 0.1
+    assert len(two.inspect.steps) == 1
+    assert two.settings == {"top_p": 0.5}
+    assert two.inspect.source == "recording"
+
+
+def test_a_step_is_evaluated_again_from_the_same_prefix_and_seed() -> None:
+    trace = Trace(Request("hi", seed=None), (STARTED, step(0, token_id=1), step(1, token_id=2), step(2, token_id=3)))
+    request = step_request(trace, 2, SamplingParams(top_k=5), "salt")
+    assert (request.prompt, request.output_prefix, request.seed) == ((5, 6), (1, 2), 7)
+    assert (request.sampling.top_k, request.cache_salt, request.chat) == (5, "salt", False)
+
+
+def test_a_step_past_the_limit_of_its_run_can_be_evaluated() -> None:
+    trace = Trace(Request("hi", max_new_tokens=1), (STARTED, step(0, token_id=1)))
+    assert step_request(trace, 1, SamplingParams(), "").max_new_tokens == 2
+
+
+def test_a_forced_step_carries_the_numbers_of_its_own_candidate() -> None:
+    forced = forced_step(step(), 23)
+    assert (forced.token_id, forced.label, forced.text, forced.rank, forced.forced) == (23, "\n", "\n", 4, True)
+    assert forced.model_logprob == pytest.approx(-2.302585)
+    assert forced.logprob == float("-inf")
+    assert forced.uncut_winner is None
+
+
+def test_only_a_recorded_candidate_can_be_forced() -> None:
+    with pytest.raises(ValueError, match="token 99 is not among the candidates of step 0"):
+        forced_step(step(), 99)
+
+
+def test_a_branch_keeps_the_steps_before_it_and_reads_as_one_trace() -> None:
+    view = View()
+    request = Request((5, 6), output_prefix=(1, 9), max_new_tokens=4)
+    kept = [step(0, token_id=1), step(1, token_id=9, forced=True)]
+    view.begin(request, "run", kept, [SamplingParams(), SamplingParams(top_k=2)])
+    for event in (STARTED, step(2, token_id=4), FINISHED):
+        view.add(event)
+    assert view.trace is not None
+    assert view.trace.token_ids == (1, 9, 4)
+    assert view.trace.started.seed == 7
+    assert [params.top_k for params in view.drawn_with] == [0, 2, 0]
+    assert Trace.from_json(view.trace.to_json()) == view.trace
+
+
+def test_the_reader_follows_the_newest_token_until_one_is_chosen() -> None:
+    view = View()
+    assert view.index is None
+    view.show(Trace(Request("hi"), (STARTED, step(0), step(1), step(2))), "run")
+    assert view.index == 2
+    view.pinned = 1
+    assert view.index == 1
+    view.shown = 0
+    assert view.index == 0
+    view.shown, view.pinned = None, 99
+    assert view.index == 2
+
+
+def test_the_telling_step_is_the_likeliest_that_a_cut_changed() -> None:
+    same = step(0, uncut_winner=21)
+    assert telling_step([same, step(1, model_logprob=-3.0), step(2, model_logprob=-1.0)]) == 2
+    assert telling_step([same]) is None
+
+
+@pytest.mark.parametrize(("label", "special"), [("<|im_end|>", True), ("</s>", True), ("<b>", False), ("<0xF0>", False)])
+def test_special_tokens_are_told_by_their_name(label: str, special: bool) -> None:
+    assert is_special(label) is special
+
+
+class FakeStream:
+    """Gives its events, then waits like a run that waits for memory, until it is closed."""
+
+    def __init__(self, events: list[Any]):
+        self.events = list(events)
+        self.closed = threading.Event()
+
+    def __iter__(self) -> FakeStream:
+        return self
+
+    def __next__(self) -> Any:
+        if self.events:
+            return self.events.pop(0)
+        self.closed.wait()
+        raise StopIteration
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_batches_end_with_finished_and_close_the_stream() -> None:
+    stream = FakeStream([STARTED, step(0), FINISHED])
+    events = [event for batch in batches(stream, 0.01) for event in batch]  # type: ignore[arg-type]
+    assert [type(event).__name__ for event in events] == ["Started", "TokenDecoded", "Finished"]
+    assert stream.closed.is_set()
+
+
+def test_batches_hand_back_control_while_nothing_happens_and_closing_them_ends_the_run() -> None:
+    stream = FakeStream([])
+    waiting = batches(stream, 0.01)  # type: ignore[arg-type]
+    assert next(waiting) == []
+    assert next(waiting) == []
+    assert not stream.closed.is_set()
+    waiting.close()  # type: ignore[attr-defined]
+    assert stream.closed.is_set()
+
+
+def test_a_loader_says_why_there_is_no_model() -> None:
+    def load(progress: Any) -> Any:
+        raise_unavailable()
+
+    def raise_unavailable() -> None:
+        from backend.errors import ModelUnavailable
+
+        raise ModelUnavailable("tried the index and the cache")
+
+    loader = Loader(load)
+    loader.start()
+    assert list(loader.wait(0.01)) is not None
+    assert loader.done
+    assert loader.error == "tried the index and the cache"
+    with pytest.raises(Exception, match="tried the index and the cache"):
+        loader.require()
