@@ -38,12 +38,38 @@ KNOBS = (
     Knob("temperature", "Sampling", 0, 2, 0.05, 1, "Divides the logits. 0 is greedy, 1 leaves them alone."),
     Knob("top_k", "Sampling", 0, 200, 1, 0, "Keeps this many best tokens. 0 is off."),
     Knob("top_p", "Sampling", 0, 1, 0.01, 1, "Keeps the smallest set that holds this probability. 1 is off."),
-    Knob("min_p", "Sampling", 0, 0.5, 0.005, 0, "Keeps tokens at least this fraction as likely as the best. 0 is off."),
+    Knob(
+        "min_p",
+        "Sampling",
+        0,
+        0.5,
+        0.005,
+        0,
+        "Keeps tokens at least this fraction as likely as the best. 0 is off.",
+    ),
     Knob("typical_p", "Sampling", 0, 1, 0.01, 1, "Keeps tokens about as surprising as expected. 1 is off."),
-    Knob("repetition_penalty", "Penalties", 0.8, 2, 0.01, 1, "Scales down tokens seen in prompt or output. 1 is off."),
-    Knob("frequency_penalty", "Penalties", -2, 2, 0.05, 0, "Subtracted per earlier use in the output. 0 is off."),
+    Knob(
+        "repetition_penalty",
+        "Penalties",
+        0.8,
+        2,
+        0.01,
+        1,
+        "Scales down tokens seen in prompt or output. 1 is off.",
+    ),
+    Knob(
+        "frequency_penalty",
+        "Penalties",
+        -2,
+        2,
+        0.05,
+        0,
+        "Subtracted per earlier use in the output. 0 is off.",
+    ),
     Knob("presence_penalty", "Penalties", -2, 2, 0.05, 0, "Subtracted once if used in the output. 0 is off."),
-    Knob("no_repeat_ngram_size", "Penalties", 0, 10, 1, 0, "No run of this many tokens occurs twice. 0 is off."),
+    Knob(
+        "no_repeat_ngram_size", "Penalties", 0, 10, 1, 0, "No run of this many tokens occurs twice. 0 is off."
+    ),
 )
 
 DEFAULTS: dict[str, Any] = {
@@ -151,7 +177,9 @@ def to_query(prompt: str, settings: Mapping[str, Any], tab: str, seed: int | Non
         query["token"] = str(token)
     encoded = urlencode(query)
     if len(encoded) > MAX_LINK_CHARACTERS:
-        raise RequestError(f"the link would have {len(encoded):,} characters, at most {MAX_LINK_CHARACTERS:,} work")
+        raise RequestError(
+            f"the link would have {len(encoded):,} characters, at most {MAX_LINK_CHARACTERS:,} work"
+        )
     return encoded
 
 
@@ -184,4 +212,3 @@ def _from_text(name: str, text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         raise RequestError(f"{name} in the link cannot be read: {text[:80]!r}") from None
-

@@ -76,7 +76,9 @@ def strip(view: View, stale: bool = False) -> dict[str, Any]:
         "source": view.source,
         "running": view.running,
         "hidden_prompt": hidden,
-        "prompt": [[i, label, is_special(label)] for i, label in zip(ids[hidden:], prompt[hidden:], strict=True)],
+        "prompt": [
+            [i, label, is_special(label)] for i, label in zip(ids[hidden:], prompt[hidden:], strict=True)
+        ],
         "rows": [strip_row(step) for step in view.steps],
         "pinned": view.pinned,
         "phase": view.phase,
@@ -307,9 +309,9 @@ def _chart(table: Candidates, place: int, outcome: StageOutcome) -> dict[str, An
     alive = [i for i in range(len(before)) if not 0 <= table.cut_by[i] < place]
     # Ties keep the table's order, which is the rule at a border: the lower token id wins.
     alive.sort(key=lambda i: -before[i])
-    if outcome.stage == "typical_p":
-        alive.sort(key=lambda i: -before[i])
-    bars = [[table.labels[i], number(probability(before[i])), table.cut_by[i] != place] for i in alive[:MAX_BARS]]
+    bars = [
+        [table.labels[i], number(probability(before[i])), table.cut_by[i] != place] for i in alive[:MAX_BARS]
+    ]
     if not bars:
         return None
     lines = {
@@ -326,7 +328,7 @@ def _chart(table: Candidates, place: int, outcome: StageOutcome) -> dict[str, An
         "line": None if line is None else number(line),
         "kept": outcome.num_kept,
         "cut_mass": number(outcome.cut_mass, 4),
-        "best": number(max(bar[1] for bar in bars)),
+        "best": number(max(probability(before[i]) for i in alive)),
         "bars": bars,
     }
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from backend import Request, SamplingParams, Trace
-from backend.events import Event, Finished, Prefilled, Preempted, Started, TokenDecoded, Waiting
+from backend.events import Event, Finished, Preempted, Prefilled, Started, TokenDecoded, Waiting
 
 Source = Literal["empty", "recording", "run", "score", "import"]
 
@@ -96,9 +96,8 @@ class View:
                 self.drawn_with.append(self.request.sampling if self.request else SamplingParams())
             self.phase, self.progress = "generating", None
         elif isinstance(event, Waiting):
-            self.phase = (
-                f"waiting for memory: needs {event.num_needed_blocks} blocks, {event.num_free_blocks} are free"
-            )
+            needed, free = event.num_needed_blocks, event.num_free_blocks
+            self.phase = f"waiting for memory: needs {needed} blocks, {free} are free"
         elif isinstance(event, Prefilled):
             self.phase, self.progress = _prefill_line(event), event.num_computed_tokens / event.num_tokens
         elif isinstance(event, Preempted):
@@ -152,6 +151,7 @@ class Session:
         self.settings = dict(settings or {})
         self.tab = "inspect"
         self.link, self.link_number = "", 0
+        self.num_saved = 0
         self.restore_token: int | None = None
         self.run_on_load = False
         self._start = (dict(self.settings), recording)

@@ -9,22 +9,24 @@ import httpx
 import pytest
 
 from backend import Trace
-
 from tests.browser.conftest import Site
-
 
 JSON = {"Content-Type": "application/json"}
 
 
 def call(site: Site, name: str, data: list[Any]) -> tuple[str, Any]:
     """("complete", outputs) or ("error", message) of one call."""
-    start = httpx.post(f"{site.url}gradio_api/call/{name}", content=json.dumps({"data": data}), headers=JSON, timeout=60)
+    start = httpx.post(
+        f"{site.url}gradio_api/call/{name}", content=json.dumps({"data": data}), headers=JSON, timeout=60
+    )
     if start.status_code != 200:
         return "error", start.text
     answer = httpx.get(f"{site.url}gradio_api/call/{name}/{start.json()['event_id']}", timeout=120).text
     lines = [line for line in answer.splitlines() if line]
     kind = next(line.removeprefix("event: ") for line in reversed(lines) if line.startswith("event: "))
-    return kind, json.loads(next(line for line in reversed(lines) if line.startswith("data: ")).removeprefix("data: "))
+    return kind, json.loads(
+        next(line for line in reversed(lines) if line.startswith("data: ")).removeprefix("data: ")
+    )
 
 
 def arguments(**changes: Any) -> list[Any]:
@@ -85,7 +87,9 @@ def test_score_gives_perplexity_and_trace(site: Site) -> None:
         ({"prompt": "x" * 300_000}, "prompt has 300,000 characters, at most 200,000 are allowed"),
     ],
 )
-def test_a_bad_value_is_named_and_the_next_call_works(site: Site, changes: dict[str, Any], message: str) -> None:
+def test_a_bad_value_is_named_and_the_next_call_works(
+    site: Site, changes: dict[str, Any], message: str
+) -> None:
     kind, answer = call(site, "generate", arguments(**changes))
     assert kind == "error"
     assert message in (answer if isinstance(answer, str) else answer["error"])
@@ -97,7 +101,12 @@ def test_only_the_named_endpoints_are_public_and_each_is_described(site: Site) -
     assert set(info["named_endpoints"]) == {"/generate", "/score"}
     assert info["unnamed_endpoints"] == {}
     parameters = info["named_endpoints"]["/generate"]["parameters"]
-    assert {parameter["parameter_name"] for parameter in parameters} >= {"prompt", "temperature", "top_k", "seed"}
+    assert {parameter["parameter_name"] for parameter in parameters} >= {
+        "prompt",
+        "temperature",
+        "top_k",
+        "seed",
+    }
 
 
 @pytest.mark.parametrize(

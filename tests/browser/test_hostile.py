@@ -31,7 +31,9 @@ def test_hostile_text_stays_text_in_every_panel(page: Any) -> None:
     assert_inert(page)
 
     score(page, HOSTILE)
-    assert "<img" in HOSTILE.replace("".join(labels(page, ".pg-score")), "") + "".join(labels(page, ".pg-score"))
+    assert "<img" in HOSTILE.replace("".join(labels(page, ".pg-score")), "") + "".join(
+        labels(page, ".pg-score")
+    )
     for index in (0, 3, 8, 15):
         token = page.locator(".pg-score .pg-token").nth(index)
         token.hover()
@@ -55,7 +57,9 @@ def test_hostile_settings_are_refused_as_text(page: Any, form: str) -> None:
 
 
 def test_a_hostile_link_is_inert_and_a_malformed_one_says_so(open_page: Callable[..., Any]) -> None:
-    page = open_page(query="?prompt=%3Cimg+src%3Dx+onerror%3Dwindow.__p%3D1%3E%24%7Bwindow.__p%3D1%7D&max_new_tokens=2&seed=1")
+    page = open_page(
+        query="?prompt=%3Cimg+src%3Dx+onerror%3Dwindow.__p%3D1%3E%24%7Bwindow.__p%3D1%7D&max_new_tokens=2&seed=1"
+    )
     until(lambda: len(labels(page)) == 2, "the run of the link")
     wait_for_end(page)
     assert_inert(page)

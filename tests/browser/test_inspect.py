@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from backend import Engine
-from ui.loading import Loader
-
 from tests.browser.conftest import Site, labels, run, serve, set_knob, set_run, text_of, until, wait_for_end
+from ui.loading import Loader
 
 STEP = ".pg-inspect .pg-step"
 STATUS = ".pg-inspect .pg-status"
@@ -77,7 +76,15 @@ def test_a_clicked_token_shows_its_stages(page: Any) -> None:
     page.locator(TOKENS).nth(2).click()
     page.wait_for_selector(f"{STEP} .pg-step-name:text-is('Token 2')")
     head = page.locator(f"{STEP} thead .pg-th").all_text_contents()
-    assert head == ["token", "model", "after temperature", "after top-p", "after min-p", "luck", "ln p + luck"]
+    assert head == [
+        "token",
+        "model",
+        "after temperature",
+        "after top-p",
+        "after min-p",
+        "luck",
+        "ln p + luck",
+    ]
     assert page.locator(f"{STEP} tr.pg-won").count() == 1
     assert "cut · " in text_of(page, f"{STEP} .pg-cut-cell")
     stages = [chart.get_attribute("data-stage") for chart in page.locator(f"{STEP} .pg-chart").all()]
@@ -93,7 +100,9 @@ def test_the_knobs_say_how_often_they_acted(page: Any) -> None:
     assert text_of(page, '.pg-knob[data-stage="min_p"] .pg-acts') == ""
 
 
-def test_a_moved_knob_redraws_the_step_without_a_run(page: Any, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_moved_knob_redraws_the_step_without_a_run(
+    page: Any, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     set_run(page, max_new_tokens=6, seed=1)
     run(page)
     before = labels(page)
@@ -185,11 +194,19 @@ def test_the_strip_is_walked_by_keyboard(page: Any) -> None:
     run(page)
 
     def focused() -> str:
-        return page.evaluate("document.activeElement.dataset.index ?? document.activeElement.dataset.id ?? ''")
+        return page.evaluate(
+            "document.activeElement.dataset.index ?? document.activeElement.dataset.id ?? ''"
+        )
 
     assert page.locator(f"{TOKENS}[tabindex='0']").count() == 1
     page.locator(TOKENS).first.focus()
-    for key, index in (("ArrowRight", "1"), ("ArrowRight", "2"), ("ArrowLeft", "1"), ("End", "5"), ("Home", "0")):
+    for key, index in (
+        ("ArrowRight", "1"),
+        ("ArrowRight", "2"),
+        ("ArrowLeft", "1"),
+        ("End", "5"),
+        ("Home", "0"),
+    ):
         page.keyboard.press(key)
         assert focused() == index
     page.keyboard.press("ArrowRight")
@@ -223,8 +240,8 @@ def test_300_tokens_arrive_without_a_remount_or_a_jump(page: Any) -> None:
         """() => {
           window.scrollTo(0, 120);
           document.querySelector('.pg-inspect .pg-table-box').scrollTop = 40;
-          window.marked = ['.pg-inspect .pg-token', '.pg-inspect .pg-table-box', '.pg-inspect .pg-step tbody tr',
-            '.pg-inspect .pg-plot .main-svg', '.pg-knob-number'].map((query) => document.querySelector(query));
+          window.marked = ['.pg-token', '.pg-table-box', '.pg-step tbody tr', '.pg-plot svg', '.pg-status']
+            .map((query) => document.querySelector('.pg-inspect ' + query));
           window.shift = 0;
           new PerformanceObserver((list) => {
             for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shift += entry.value;

@@ -53,10 +53,17 @@ def test_settings_from_a_browser_are_checked(settings: dict[str, Any], message: 
 
 def test_a_request_takes_over_every_setting() -> None:
     request = knobs.request(
-        "hi", {**knobs.DEFAULTS, "top_p": 0.5, "seed": 4, "stop": ["\n"], "chat": True, "max_new_tokens": 9}, "salt"
+        "hi",
+        {**knobs.DEFAULTS, "top_p": 0.5, "seed": 4, "stop": ["\n"], "chat": True, "max_new_tokens": 9},
+        "salt",
     )
     assert (request.prompt, request.sampling.top_p, request.seed) == ("hi", 0.5, 4)
-    assert (request.stop, request.chat, request.max_new_tokens, request.cache_salt) == (("\n",), True, 9, "salt")
+    assert (request.stop, request.chat, request.max_new_tokens, request.cache_salt) == (
+        ("\n",),
+        True,
+        9,
+        "salt",
+    )
 
 
 def test_a_link_restores_prompt_settings_seed_tab_and_token() -> None:

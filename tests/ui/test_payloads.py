@@ -10,10 +10,9 @@ import pytest
 
 from backend import Request, SamplingParams
 from backend.events import Candidates, Finished, Prefilled, StageOutcome, Started, Waiting
+from tests.ui.steps import step
 from ui import payloads
 from ui.session import View
-
-from tests.ui.steps import step
 
 STARTED = Started("tiny", 7, (5, 6, 7), ("Once", " upon", "<|im_end|>"), ())
 FINISHED = Finished("length", "", 3, 0, 2, 0.5, 0.1, 0.25, 4.0, 0.8)
@@ -122,7 +121,9 @@ def test_the_verdict_of_a_step_evaluated_again_names_both_tokens_and_the_cut() -
         (StageOutcome("no_repeat_ngram_size", "2", 9, 0.1, True, None), None, "masked by no-repeat"),
     ],
 )
-def test_a_margin_is_the_comparison_that_was_lost(outcome: StageOutcome, value: float | None, text: str) -> None:
+def test_a_margin_is_the_comparison_that_was_lost(
+    outcome: StageOutcome, value: float | None, text: str
+) -> None:
     assert payloads.margin(value, outcome) == text
 
 
@@ -138,7 +139,13 @@ def table(probabilities: list[float], after: list[list[float]], cut_by: list[int
     logs = [tuple(math.log(p) if p else -math.inf for p in row) for row in (probabilities, *after)]
     size = len(probabilities)
     return Candidates(
-        tuple(range(size)), tuple("abcdef"[:size]), logs[0], tuple(logs[1:]), tuple(cut_by), (None,) * size, (0.0,) * size
+        tuple(range(size)),
+        tuple("abcdef"[:size]),
+        logs[0],
+        tuple(logs[1:]),
+        tuple(cut_by),
+        (None,) * size,
+        (0.0,) * size,
     )
 
 
@@ -187,14 +194,18 @@ def test_activity_counts_the_steps_at_which_a_stage_changed_something() -> None:
     assert payloads.activity(view(STARTED, step(0), idle)) == {"top_p": "cut 50 % of steps, 25.0 % mass"}
 
 
-@pytest.mark.parametrize("label", ["<img src=x onerror=alert(1)>", "${alert(1)}", "{{this}}", "\u202eabc", "\x00"])
+@pytest.mark.parametrize(
+    "label", ["<img src=x onerror=alert(1)>", "${alert(1)}", "{{this}}", "\u202eabc", "\x00"]
+)
 def test_hostile_labels_pass_through_as_plain_data(label: str) -> None:
     row = strict(payloads.strip_row(step(label=label)))
     assert row[1] == label
 
 
 def test_a_scored_text_shows_perplexity_and_no_speed() -> None:
-    shown = view(STARTED, step(0, forced=True), source="score", request=Request("x", sampling=SamplingParams()))
+    shown = view(
+        STARTED, step(0, forced=True), source="score", request=Request("x", sampling=SamplingParams())
+    )
     assert payloads.status(shown) == [
         ["tokens", "1"],
         ["bits a token", "2.00"],

@@ -8,9 +8,8 @@ import math
 import plotly.graph_objects as go
 import pytest
 
-from ui import plots
-
 from tests.ui.steps import step
+from ui import plots
 
 
 def test_bars_are_the_surprise_in_bits_and_the_line_is_the_entropy() -> None:
@@ -22,7 +21,9 @@ def test_bars_are_the_surprise_in_bits_and_the_line_is_the_entropy() -> None:
 
 def test_the_figure_is_one_that_plotly_accepts() -> None:
     figure = plots.surprise([step(0), step(1)], [step(0)], "the other")
-    colours = json.loads(json.dumps(figure).replace("var(--pg-", "rgb(0,0,0)").replace("rgb(0,0,0)heat)", "red"))
+    colours = json.loads(
+        json.dumps(figure).replace("var(--pg-", "rgb(0,0,0)").replace("rgb(0,0,0)heat)", "red")
+    )
     for trace in colours["data"]:
         for part in ("marker", "line"):
             trace.get(part, {}).pop("color", None)

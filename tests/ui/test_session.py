@@ -10,11 +10,10 @@ import pytest
 
 from backend import Request, SamplingParams, Trace
 from backend.events import Finished, Started
+from tests.ui.steps import step
 from ui.live import batches
 from ui.loading import Loader
 from ui.session import Session, View, forced_step, is_special, step_request, telling_step
-
-from tests.ui.steps import step
 
 STARTED = Started("tiny", 7, (5, 6), ("Once", " upon"), ())
 FINISHED = Finished("length", "", 2, 0, 1, 0.5, 0.1, 0.25, 4.0, 0.8)
@@ -32,7 +31,9 @@ def test_each_visitor_gets_a_salt_and_views_of_their_own() -> None:
 
 
 def test_a_step_is_evaluated_again_from_the_same_prefix_and_seed() -> None:
-    trace = Trace(Request("hi", seed=None), (STARTED, step(0, token_id=1), step(1, token_id=2), step(2, token_id=3)))
+    trace = Trace(
+        Request("hi", seed=None), (STARTED, step(0, token_id=1), step(1, token_id=2), step(2, token_id=3))
+    )
     request = step_request(trace, 2, SamplingParams(top_k=5), "salt")
     assert (request.prompt, request.output_prefix, request.seed) == ((5, 6), (1, 2), 7)
     assert (request.sampling.top_k, request.cache_salt, request.chat) == (5, "salt", False)
@@ -45,7 +46,13 @@ def test_a_step_past_the_limit_of_its_run_can_be_evaluated() -> None:
 
 def test_a_forced_step_carries_the_numbers_of_its_own_candidate() -> None:
     forced = forced_step(step(), 23)
-    assert (forced.token_id, forced.label, forced.text, forced.rank, forced.forced) == (23, "\n", "\n", 4, True)
+    assert (forced.token_id, forced.label, forced.text, forced.rank, forced.forced) == (
+        23,
+        "\n",
+        "\n",
+        4,
+        True,
+    )
     assert forced.model_logprob == pytest.approx(-2.302585)
     assert forced.logprob == float("-inf")
     assert forced.uncut_winner is None
@@ -89,7 +96,9 @@ def test_the_telling_step_is_the_likeliest_that_a_cut_changed() -> None:
     assert telling_step([same]) is None
 
 
-@pytest.mark.parametrize(("label", "special"), [("<|im_end|>", True), ("</s>", True), ("<b>", False), ("<0xF0>", False)])
+@pytest.mark.parametrize(
+    ("label", "special"), [("<|im_end|>", True), ("</s>", True), ("<b>", False), ("<0xF0>", False)]
+)
 def test_special_tokens_are_told_by_their_name(label: str, special: bool) -> None:
     assert is_special(label) is special
 

@@ -16,12 +16,11 @@ from backend.events import TokenDecoded
 from ui import knobs, live, payloads
 from ui.loading import Loader
 from ui.session import Session, View, forced_step, step_request
-from ui.tabs.viewer import Updates, Viewer, is_stale, whole
+from ui.tabs.viewer import QUIET, Updates, Viewer, is_stale, take_settings, whole
 
 CURVE_PERIOD = 0.4  # seconds between redraws of the curve and the step while a run goes on
 STEP_PERIOD = 0.25
 HANDOVER_SECONDS = 5.0
-
 
 
 class Plan(NamedTuple):
@@ -56,16 +55,15 @@ class Inspect:
 
     def wire(self, session: gr.State, settings: gr.HTML, score: Viewer, tabs: gr.Tabs) -> None:
         outputs = [*self.viewer.outputs, settings, self.run, self.stop, self.step]
-        quiet = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
         inputs = [session, settings, self.prompt]
         self.viewer.wire(session)
         for event in (self.run.click, self.prompt.submit):
-            event(self._run, inputs=inputs, outputs=outputs, **quiet)
-        self.step.click(self._step, inputs=inputs, outputs=outputs, **quiet)
-        self.stop.click(stop, inputs=[session], queue=False, **quiet)
-        self.viewer.step.branch(self._branch, inputs=[session, settings], outputs=outputs, **quiet)
+            event(self._run, inputs=inputs, outputs=outputs, **QUIET)
+        self.step.click(self._step, inputs=inputs, outputs=outputs, **QUIET)
+        self.stop.click(stop, inputs=[session], queue=False, **QUIET)
+        self.viewer.step.branch(self._branch, inputs=[session, settings], outputs=outputs, **QUIET)
         score.step.branch(
-            self._branch_from_score, inputs=[session, settings], outputs=[*outputs, tabs], **quiet
+            self._branch_from_score, inputs=[session, settings], outputs=[*outputs, tabs], **QUIET
         )
         self.settings, self.tabs = settings, tabs
         self.outputs = outputs
@@ -87,7 +85,7 @@ class Inspect:
             yield {self.viewer.strip: gr.skip()}
 
     def _step(self, session: Session, turned: Any, prompt: str) -> Iterator[Updates]:
-        """One more token after the text shown, under the knobs as they are; the first of a new text if none is."""
+        """One more token after the text shown, under the knobs as they are; with a new prompt its first."""
         take_settings(session, turned)
         view = session.inspect
         trace, steps, drawn_with = view.trace, list(view.steps), list(view.drawn_with)
@@ -97,7 +95,9 @@ class Inspect:
             if fresh or trace is None:
                 return Plan(replace(knobs.request(prompt, session.settings, session.salt), max_new_tokens=1))
             if trace.finish_reason in ("eos", "stop", "context_full"):
-                raise RequestError(f"The text has ended ({payloads.ENDINGS[trace.finish_reason]}); Run starts a new one.")
+                raise RequestError(
+                    f"The text has ended ({payloads.ENDINGS[trace.finish_reason]}); Run starts a new one."
+                )
             params = knobs.sampling(session.settings)
             request = step_request(trace, len(steps), params, session.salt)
             return Plan(replace(request, max_new_tokens=len(steps) + 1), steps, drawn_with)
@@ -117,11 +117,19 @@ class Inspect:
                 first = False
             yield updates
 
-    def _branch_of(self, session: Session, parent: View, turned: Any, event: gr.EventData) -> Iterator[Updates]:
+    def _branch_of(
+        self, session: Session, parent: View, turned: Any, event: gr.EventData
+    ) -> Iterator[Updates]:
         take_settings(session, turned)
         trace, displayed = parent.trace, parent.displayed
         index, token_id = whole(event, "index"), whole(event, "token_id")
-        if trace is None or displayed is None or index is None or token_id is None or displayed.index != index:
+        if (
+            trace is None
+            or displayed is None
+            or index is None
+            or token_id is None
+            or displayed.index != index
+        ):
             yield {self.viewer.strip: gr.skip()}
             return
         kept, drawn_with = parent.steps[:index], parent.drawn_with[:index]
@@ -186,7 +194,11 @@ class Inspect:
         view.phase, view.progress = "", None
         if session.restore_token is not None:
             view.pinned, session.restore_token = session.restore_token, None
-        yield {**self.viewer.draw(session), **self._buttons(running=False), self.settings: {"activity": payloads.activity(view)}}
+        yield {
+            **self.viewer.draw(session),
+            **self._buttons(running=False),
+            self.settings: {"activity": payloads.activity(view)},
+        }
 
     def _follow(self, session: Session, view: View, events: Iterator[list[Any]]) -> Iterator[Updates]:
         curve_due = step_due = 0.0
@@ -227,11 +239,3 @@ def stop(session: Session) -> None:
     view = session.inspect
     view.stop.set()
     view.idle.wait(HANDOVER_SECONDS)
-
-
-def take_settings(session: Session, turned: Any) -> None:
-    """Keep the settings the knobs sent; a value that is none of ours leaves the last ones."""
-    settings = turned.get("settings") if isinstance(turned, dict) else None
-    if isinstance(settings, dict):
-        session.settings = {name: settings.get(name, default) for name, default in knobs.DEFAULTS.items()}
-

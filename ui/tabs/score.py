@@ -11,8 +11,7 @@ from backend.errors import PlaygroundError
 from ui import payloads
 from ui.loading import Loader
 from ui.session import Session
-from ui.tabs.inspect import take_settings
-from ui.tabs.viewer import Updates, Viewer
+from ui.tabs.viewer import QUIET, Updates, Viewer, take_settings
 
 EXAMPLE = (
     "It was the best of times, it was the worst of times, it was the age of wisdom, "
@@ -47,9 +46,7 @@ class Score:
                 self._score,
                 inputs=[session, settings, self.text],
                 outputs=self.viewer.outputs,
-                show_progress="hidden",
-                api_visibility="private",
-                concurrency_limit=None,
+                **QUIET,
             )
 
     def _score(self, session: Session, turned: Any, text: str) -> Iterator[Updates]:

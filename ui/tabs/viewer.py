@@ -14,6 +14,8 @@ from ui.loading import Loader
 from ui.session import Session, View, step_request
 
 Updates = dict[Any, Any]
+# Events of the page itself: no spinner over the picture, not part of the API, one per visitor at a time.
+QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
 
 
 class Viewer:
@@ -74,7 +76,10 @@ class Viewer:
                 return None, "The knobs act on this step as soon as the model is loaded."
             engine = self.loader.require()
             if trace.started.model != engine.model_name:
-                return None, f"Recorded with {trace.started.model}; the knobs act on runs of {engine.model_name}."
+                return (
+                    None,
+                    f"Recorded with {trace.started.model}; the knobs act on runs of {engine.model_name}.",
+                )
             return engine.evaluate(step_request(trace, index, params, session.salt)), ""
         except PlaygroundError as error:
             return None, str(error)
@@ -87,10 +92,8 @@ class Viewer:
                 self._show,
                 inputs=[session],
                 outputs=self.outputs,
-                show_progress="hidden",
-                api_visibility="private",
-                concurrency_limit=None,
                 trigger_mode="always_last",
+                **QUIET,
             )
 
     def _show(self, session: Session, event: gr.EventData) -> Updates:
@@ -138,3 +141,9 @@ def is_stale(view: View, settings: dict[str, Any]) -> bool:
         return False
     return not knobs.same_draw(settings or knobs.DEFAULTS, view.request.sampling)
 
+
+def take_settings(session: Session, sent: Any) -> None:
+    """Keep the settings the knobs sent; what is not a set of settings leaves the last ones."""
+    settings = sent.get("settings") if isinstance(sent, dict) else None
+    if isinstance(settings, dict):
+        session.settings = {name: settings.get(name, default) for name, default in knobs.DEFAULTS.items()}

@@ -1,0 +1,128 @@
+"""The header: which model, how far it is loaded, share link, export."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+
+from backend.errors import PlaygroundError, RequestError
+from ui import components, knobs, payloads
+from ui.loading import Loader
+from ui.session import Session
+from ui.tabs.inspect import Inspect
+from ui.tabs.score import Score
+from ui.tabs.viewer import QUIET, Updates, take_settings
+
+TABS = ("inspect", "score")
+
+
+class Header:
+    """The header's widgets and their wiring."""
+
+    def __init__(self, loader: Loader):
+        self.loader = loader
+        self.bar = components.build("header", model_payload(loader), "pg-header")
+        self.saver = components.build("saver", None, "pg-saver")
+        self.timer = gr.Timer(0.4)
+
+    def wire(self, state: gr.State, turned: gr.HTML, tabs: gr.Tabs, inspect: Inspect, score: Score) -> None:
+        self.state, self.turned, self.tabs, self.inspect, self.score = state, turned, tabs, inspect, score
+        boxes = [inspect.prompt, score.text]
+        self.timer.tick(self._tick, inputs=[state], outputs=[self.bar, self.timer], **QUIET)
+        self.bar.share(self._share, inputs=[state, turned, *boxes], outputs=[self.bar], **QUIET)
+        self.bar.export_json(export_json, inputs=[state], outputs=[self.saver], **QUIET)
+        self.bar.export_text(export_text, inputs=[state], outputs=[self.saver], **QUIET)
+
+    def restore_on(self, page: gr.Blocks) -> None:
+        """When the page is opened by a link: put in place what the link holds, and run it."""
+        inspect, score = self.inspect, self.score
+        outputs = [self.state, self.turned, self.tabs, inspect.prompt, score.text, inspect.viewer.strip]
+        restored = page.load(self._restore, inputs=[self.state], outputs=outputs, **QUIET)
+        for tab, box, drawn in (
+            (inspect, inspect.prompt, inspect.outputs),
+            (score, score.text, score.viewer.outputs),
+        ):
+            restored.then(tab.run_on_load, inputs=[self.state, box], outputs=drawn, **QUIET)
+
+    def _tick(self, session: Session) -> Updates:
+        updates: Updates = {self.bar: model_payload(self.loader, session)}
+        if self.loader.done:
+            updates[self.timer] = gr.Timer(active=False)
+        return updates
+
+    def _share(self, session: Session, sent: Any, prompt: str, text: str) -> dict[str, Any]:
+        take_settings(session, sent)
+        view, scoring = session.view, session.tab == "score"
+        seed = session.settings.get("seed")
+        if seed is None and view.started is not None and not scoring:
+            seed = view.started.seed
+        pinned = view.index if view.pinned is not None else None
+        try:
+            link = knobs.to_query(text if scoring else prompt, session.settings, session.tab, seed, pinned)
+        except RequestError as error:
+            raise gr.Error(str(error), print_exception=False) from None
+        session.link, session.link_number = link, session.link_number + 1
+        return model_payload(self.loader, session)
+
+    def _restore(self, session: Session, request: gr.Request) -> Updates:
+        # Setting the State once lets gradio drop it some time after the tab is closed.
+        kept: Updates = {self.state: session}
+        query = dict(request.query_params)
+        if "prompt" not in query:
+            return kept
+        try:
+            link = knobs.from_query(query)
+        except PlaygroundError as error:
+            session.inspect.notice = f"The link was not restored. {error}"
+            return {**kept, self.inspect.viewer.strip: payloads.strip(session.inspect)}
+        session.settings = link["settings"]
+        session.tab = link["tab"] if link["tab"] in TABS else "inspect"
+        session.restore_token, session.run_on_load = link["token"], True
+        return {
+            **kept,
+            self.turned: {"number": 2, "settings": session.settings, "activity": {}},
+            self.tabs: gr.Tabs(selected=session.tab),
+            (self.score.text if session.tab == "score" else self.inspect.prompt): link["prompt"],
+        }
+
+
+def model_payload(loader: Loader, session: Session | None = None) -> dict[str, Any]:
+    """What the header shows of the model, and the link last asked for."""
+    engine = loader.engine
+    payload: dict[str, Any] = {
+        "model": "",
+        "facts": [],
+        "loading": "",
+        "fraction": 0.0,
+        "error": loader.error,
+    }
+    if engine is not None:
+        payload["model"] = engine.model_name
+        payload["facts"] = [engine.precision, engine.device, f"{engine.context_length:,} tokens of context"]
+    elif not loader.done:
+        payload |= {"loading": loader.message, "fraction": loader.fraction}
+    if session is not None:
+        payload |= {"link": session.link, "link_number": session.link_number}
+    return payload
+
+
+def export_json(session: Session) -> dict[str, Any]:
+    """The trace on screen as a file for the saver."""
+    trace = session.view.trace
+    if trace is None:
+        raise gr.Error("There is nothing to export yet: run a prompt first.", print_exception=False)
+    return _file(session, "trace.json", "application/json", trace.to_json())
+
+
+def export_text(session: Session) -> dict[str, Any]:
+    """Prompt and text on screen as a file for the saver."""
+    view = session.view
+    if view.trace is None:
+        raise gr.Error("There is nothing to export yet: run a prompt first.", print_exception=False)
+    return _file(session, "text.txt", "text/plain", view.prompt + view.trace.text)
+
+
+def _file(session: Session, name: str, kind: str, text: str) -> dict[str, Any]:
+    session.num_saved += 1
+    return {"name": name, "type": kind, "text": text, "number": session.num_saved}
