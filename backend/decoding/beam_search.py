@@ -119,7 +119,7 @@ def beam_search(context: Context, params: BeamSearch) -> Strategy:
             for group in running:
                 own_rows = [next(rows)[-1] for _ in group.beams]
                 event = group.step(own_rows, chosen, params.diversity_penalty)
-                chosen.update(node.token_id for node in event.nodes if node.status == "kept")
+                chosen.update(node.token_id for node in event.nodes if node.status != "pruned")
                 yield event
             if sequences := [beam.sequence for group in groups for beam in group.beams]:
                 logits = yield Forward(tuple(sequences))
@@ -167,7 +167,7 @@ class _Group:
     def step(self, logits: list[Tensor], chosen: Counter[int], diversity_penalty: float) -> BeamStepped:
         """Extend all beams by one token, given the logits [V] after each.
 
-        `chosen` counts the tokens that earlier groups kept at this step.
+        `chosen` counts the tokens that earlier groups chose at this step.
         """
         model = [torch.log_softmax(row.float(), -1) for row in logits]
         found = self._continuations(model, chosen, diversity_penalty)
