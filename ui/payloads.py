@@ -266,7 +266,15 @@ def verdict(shown: TokenDecoded, recorded: TokenDecoded | None) -> list[dict[str
         label = _label_of(shown, shown.uncut_winner)
         pieces.append({"text": ". Without the cuts " if pieces else "Without the cuts "})
         pieces += [{"token": label}, {"text": " would have won"}]
-    return pieces
+    return pieces or [{"text": _plain_verdict(shown)}]
+
+
+def _plain_verdict(shown: TokenDecoded) -> str:
+    if any(outcome.stage == "temperature" and float(outcome.setting) == 0 for outcome in shown.stages):
+        return "Greedy: the most likely token is taken"
+    if any(outcome.cut_mass > 0 for outcome in shown.stages):
+        return "The same token would have won without the cuts"
+    return "Nothing was cut at this step"
 
 
 def _fate(shown: TokenDecoded, recorded: TokenDecoded) -> str:

@@ -171,6 +171,10 @@ def test_a_masked_token_reads_as_cut_and_the_export_is_strict_json(page: Any, tm
     assert None not in steps[0]["candidates"]["after"][-1]
 
 
+def address(page: Any) -> str:
+    return str(page.evaluate("location.search"))
+
+
 def test_a_link_restores_the_page(page: Any, open_page: Callable[..., Any]) -> None:
     set_knob(page, "min_p", 0.05)
     set_knob(page, "top_p", 0.9)
@@ -179,8 +183,8 @@ def test_a_link_restores_the_page(page: Any, open_page: Callable[..., Any]) -> N
     page.locator(".pg-inspect .pg-token").nth(2).click()
     page.wait_for_selector(".pg-inspect .pg-step-name:text-is('Token 2')")
     page.click('[data-do="share"]')
-    until(lambda: "prompt=" in page.url, "the link")
-    query = page.url[page.url.index("?") :]
+    until(lambda: "prompt=" in address(page), "the link")
+    query = address(page)
     other = open_page(query=query)
     until(lambda: labels(other) == labels(page), "the same text")
     wait_for_end(other)
@@ -190,8 +194,8 @@ def test_a_link_restores_the_page(page: Any, open_page: Callable[..., Any]) -> N
     assert other.input_value('[data-setting="max_new_tokens"]') == "7"
     score(other, "Two words")
     other.click('[data-do="share"]')
-    until(lambda: "tab=score" in other.url, "the link of the other tab")
-    third = open_page(query=other.url[other.url.index("?") :])
+    until(lambda: "tab=score" in address(other), "the link of the other tab")
+    third = open_page(query=address(other))
     third.wait_for_selector(".pg-score .pg-token")
     assert third.input_value("#pg-text textarea") == "Two words"
 

@@ -93,7 +93,16 @@ def test_the_verdict_names_who_would_have_won_without_the_cuts() -> None:
         {"token": "\n"},
         {"text": " would have won"},
     ]
-    assert payloads.verdict(step(uncut_winner=21), None) == []
+    assert payloads.verdict(step(uncut_winner=21), None) == [
+        {"text": "The same token would have won without the cuts"}
+    ]
+    assert payloads.verdict(step(uncut_winner=21, stages=()), None) == [
+        {"text": "Nothing was cut at this step"}
+    ]
+    greedy = StageOutcome("temperature", "0", 1, 0.5, True, None)
+    assert payloads.verdict(step(uncut_winner=21, stages=(greedy,)), None) == [
+        {"text": "Greedy: the most likely token is taken"}
+    ]
 
 
 def test_the_verdict_of_a_step_evaluated_again_names_both_tokens_and_the_cut() -> None:

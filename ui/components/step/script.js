@@ -21,7 +21,11 @@ function drawHead(value) {
   const add = (name, sub, title, className) => {
     const node = el("th", className || "");
     node.scope = "col";
-    node.append(el("span", "pg-th", name), el("span", "pg-th-sub", sub));
+    const label = el("span", "pg-th");
+    // "after" on a line of its own, so that many stages fit side by side.
+    if (name.startsWith("after ")) label.append(el("small", "", "after "), name.slice(6));
+    else label.append(name);
+    node.append(label, ...sub.split(" · ").map((line) => el("span", "pg-th-sub", line)));
     if (title) node.title = title;
     row.append(node);
   };
