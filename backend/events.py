@@ -15,7 +15,7 @@ BlockOperation = Literal["allocate", "reuse", "fork", "copy", "truncate", "free"
 
 @dataclass(frozen=True, slots=True)
 class StageSetting:
-    """One switched-on stage and its setting, as text for display ("0.95", "3 biases")."""
+    """One switched-on stage and its setting, as text for display ("0.95", "3 tokens")."""
 
     stage: str
     setting: str

@@ -6,7 +6,6 @@ the engine when the request is submitted.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -59,42 +58,50 @@ ORDERS: dict[str, tuple[str, ...]] = {
 STAGES = ORDERS["default"]
 
 
+def _shown(value: Any) -> str:
+    """A value as an error message shows it: short, whatever it is."""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"a whole number of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, (int, float))
+
+
 def _number(name: str, value: Any, low: float, high: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise RequestError(f"{name} must be a number between {low:g} and {high:g}, got {value!r}")
-    if not math.isfinite(value) or not low <= value <= high:
-        raise RequestError(f"{name} must be between {low:g} and {high:g}, got {value!r}")
+    if not _is_number(value) or not low <= value <= high:
+        raise RequestError(f"{name} must be a number between {low:g} and {high:g}, got {_shown(value)}")
     return float(value)
 
 
 def _integer(name: str, value: Any, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise RequestError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
-    if not math.isfinite(value) or value != int(value) or not low <= value <= high:
-        raise RequestError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
+    if not _is_number(value) or not low <= value <= high or value != int(value):
+        raise RequestError(f"{name} must be a whole number from {low} to {high}, got {_shown(value)}")
     return int(value)
 
 
 def _boolean(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise RequestError(f"{name} must be true or false, got {value!r}")
+        raise RequestError(f"{name} must be true or false, got {_shown(value)}")
     return value
 
 
 def _choice(name: str, value: Any, options: Iterable[str]) -> str:
     options = tuple(options)
     if value not in options:
-        raise RequestError(f"{name} must be one of {', '.join(options)}, got {value!r}")
+        raise RequestError(f"{name} must be one of {', '.join(options)}, got {_shown(value)}")
     return str(value)
 
 
 def _token_ids(name: str, value: Any) -> tuple[int, ...]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise RequestError(f"{name} must be a list of token ids, got {value!r}")
+        raise RequestError(f"{name} must be a list of token ids, got {_shown(value)}")
     ids = tuple(value)
     for token_id in ids:
         if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
-            raise RequestError(f"{name} holds {token_id!r}; token ids are whole numbers from 0 up")
+            raise RequestError(f"{name} holds {_shown(token_id)}; token ids are whole numbers from 0 up")
     return ids
 
 
@@ -132,7 +139,7 @@ class SamplingParams:
         temperature = _number("temperature", self.temperature, 0, 100)
         if 0 < temperature < 1e-6:
             raise RequestError(
-                f"temperature must be 0 (greedy) or between 1e-06 and 100, got {self.temperature!r}"
+                f"temperature must be 0 (greedy) or between 1e-06 and 100, got {_shown(self.temperature)}"
             )
         checked: dict[str, Any] = {
             "temperature": temperature,
@@ -160,7 +167,7 @@ class SamplingParams:
 
 def _checked_bias(value: Any) -> dict[int, float]:
     if not isinstance(value, Mapping):
-        raise RequestError(f"logit_bias must map token ids to numbers, got {value!r}")
+        raise RequestError(f"logit_bias must map token ids to numbers, got {_shown(value)}")
     if len(value) > MAX_LOGIT_BIASES:
         raise RequestError(f"logit_bias has {len(value)} entries, at most {MAX_LOGIT_BIASES} are allowed")
     _token_ids("logit_bias", value)
@@ -173,10 +180,12 @@ def _checked_order(value: Any) -> str | tuple[str, ...] | None:
     if isinstance(value, str):
         return _choice("order", value, ORDERS)
     if not isinstance(value, Iterable):
-        raise RequestError(f"order must be one of {', '.join(ORDERS)} or a list of stages, got {value!r}")
+        raise RequestError(
+            f"order must be one of {', '.join(ORDERS)} or a list of stages, got {_shown(value)}"
+        )
     order = tuple(value)
     if sorted(map(str, order)) != sorted(STAGES):
-        raise RequestError(f"order must name each of {', '.join(STAGES)} once, got {list(order)!r}")
+        raise RequestError(f"order must name each of {', '.join(STAGES)} once, got {_shown(list(order))}")
     return order
 
 
@@ -213,8 +222,10 @@ class BeamSearch:
     stochastic: bool = False
 
     def __post_init__(self) -> None:
-        if self.early_stopping not in (True, False, "never"):
-            raise RequestError(f"early_stopping must be true, false or 'never', got {self.early_stopping!r}")
+        if not (isinstance(self.early_stopping, bool) or self.early_stopping == "never"):
+            raise RequestError(
+                f"early_stopping must be true, false or 'never', got {_shown(self.early_stopping)}"
+            )
         checked: dict[str, Any] = {
             "num_beams": _integer("num_beams", self.num_beams, 1, MAX_BEAMS),
             "length_penalty": _number("length_penalty", self.length_penalty, -10, 10),
@@ -263,7 +274,7 @@ class Speculative:
         object.__setattr__(self, "num_draft_tokens", count)
         _choice("verify", self.verify, ("rejection", "coupled"))
         if not isinstance(self.draft, str) or not self.draft:
-            raise RequestError(f"draft must name a draft source or a model, got {self.draft!r}")
+            raise RequestError(f"draft must name a draft source or a model, got {_shown(self.draft)}")
 
 
 @dataclass(frozen=True)
@@ -294,9 +305,9 @@ def _check_answer_pattern(pattern: Any) -> None:
     try:
         groups = regex.compile(pattern).groups
     except regex.error as error:
-        raise RequestError(f"answer {pattern!r} is not a regular expression: {error}") from None
+        raise RequestError(f"answer {_shown(pattern)} is not a regular expression: {error}") from None
     if groups != 1:
-        raise RequestError(f"answer {pattern!r} must have one group, it has {groups}")
+        raise RequestError(f"answer {_shown(pattern)} must have one group, it has {groups}")
 
 
 @dataclass(frozen=True)
@@ -318,7 +329,9 @@ class Grammar:
                 f"a grammar takes exactly one of {', '.join(names)}, got {', '.join(given) or 'none'}"
             )
         _choice("engine", self.engine, ("xgrammar", "llguidance"))
-        _integer("reason_first", self.reason_first, 0, MAX_NEW_TOKENS)
+        object.__setattr__(
+            self, "reason_first", _integer("reason_first", self.reason_first, 0, MAX_NEW_TOKENS)
+        )
 
 
 Strategy = Sample | BeamSearch | Speculative | BestOf
@@ -377,9 +390,9 @@ class Request:
             raise RequestError("cache_salt must be a string of at most 256 characters")
         for name, kinds in (("sampling", SamplingParams), ("strategy", Strategy)):
             if not isinstance(getattr(self, name), kinds):
-                raise RequestError(f"{name} has the wrong type: {getattr(self, name)!r}")
+                raise RequestError(f"{name} has the wrong type: {_shown(getattr(self, name))}")
         if self.grammar is not None and not isinstance(self.grammar, Grammar):
-            raise RequestError(f"grammar has the wrong type: {self.grammar!r}")
+            raise RequestError(f"grammar has the wrong type: {_shown(self.grammar)}")
 
 
 def _checked_prompt(value: Any) -> str | tuple[int, ...]:
@@ -400,11 +413,11 @@ def _checked_prompt(value: Any) -> str | tuple[int, ...]:
 def _checked_stop(value: Any) -> tuple[str, ...]:
     strings = (value,) if isinstance(value, str) else value
     if not isinstance(strings, Iterable):
-        raise RequestError(f"stop must be a list of strings, got {value!r}")
+        raise RequestError(f"stop must be a list of strings, got {_shown(value)}")
     strings = tuple(strings)
     for string in strings:
         if not isinstance(string, str):
-            raise RequestError(f"stop holds {string!r}; stop strings are text")
+            raise RequestError(f"stop holds {_shown(string)}; stop strings are text")
         if len(string) > MAX_STOP_CHARACTERS:
             raise RequestError(
                 f"a stop string has {len(string)} characters, at most {MAX_STOP_CHARACTERS} are allowed"

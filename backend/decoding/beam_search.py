@@ -17,6 +17,7 @@ from backend.request import BeamSearch
 from backend.sampling import ranking
 from backend.sampling.pipeline import Choice
 from backend.sampling.processors import History
+from backend.sampling.softmax import entropy, log_softmax
 from backend.sequence import Sequence
 
 
@@ -169,7 +170,7 @@ class _Group:
 
         `chosen` counts the tokens that earlier groups chose at this step.
         """
-        model = [torch.log_softmax(row.float(), -1) for row in logits]
+        model = [log_softmax(row.float()) for row in logits]
         found = self._continuations(model, chosen, diversity_penalty)
         ended = [item for item in found[: self.params.num_beams] if item.reason]
         kept = [item for item in found if not item.reason][: self.params.num_beams]
@@ -229,7 +230,7 @@ class _Group:
 
     def _choices(self, items: list[Continuation], model: list[Tensor]) -> dict[Continuation, Choice]:
         parents = {item.parent for item in items}
-        entropies = {parent: float(torch.special.entr(model[parent].exp()).sum()) for parent in parents}
+        entropies = {parent: float(entropy(model[parent])) for parent in parents}
         candidates = {parent: self.context.pipeline.model_candidates(model[parent]) for parent in parents}
         return {
             item: Choice(

@@ -21,6 +21,7 @@ from backend.request import BeamSearch
 from backend.sampling import noise, ranking
 from backend.sampling.pipeline import Choice
 from backend.sampling.processors import History
+from backend.sampling.softmax import entropy, log_softmax
 from backend.sequence import Sequence
 
 
@@ -64,7 +65,7 @@ def stochastic_beams(context: Context, params: BeamSearch) -> Strategy:
         step = 0
         while growing := [text for text in texts if text.sequence is not None]:
             logits = yield Forward(tuple(text.sequence for text in growing if text.sequence is not None))
-            model = [torch.log_softmax(rows[-1].float(), -1) for rows in logits]
+            model = [log_softmax(rows[-1].float()) for rows in logits]
             children = [
                 child
                 for number, (text, logprobs) in enumerate(zip(growing, model, strict=True))
@@ -95,7 +96,7 @@ def _history(sequence: Sequence) -> History:
 def _children(context: Context, params: BeamSearch, text: _Text, number: int, model: Tensor) -> list[_Child]:
     """The best continuations of one text; more than num_beams of them can never survive."""
     assert text.sequence is not None
-    scores = torch.log_softmax(context.pipeline.scores(model, _history(text.sequence)), -1).double()
+    scores = log_softmax(context.pipeline.scores(model, _history(text.sequence)).double())
     luck = noise.gumbel(context.seed, number, len(text.sequence), scores.numel()).to(scores.device)
     totals = scores + text.cum_logprob
     perturbed = totals + luck
@@ -133,7 +134,7 @@ def _grow(
             model_logprob=float(logprobs[child.token_id]),
             logprob=child.logprob,
             rank=ranking.rank(logprobs, child.token_id),
-            entropy=float(torch.special.entr(logprobs.exp()).sum()),
+            entropy=float(entropy(logprobs)),
             luck=child.perturbed - child.cum_logprob,
             uncut_winner=None,
             stages=(),

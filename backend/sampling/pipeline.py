@@ -14,6 +14,10 @@ from backend.events import Candidates, StageOutcome, StageSetting
 from backend.request import MAX_CANDIDATES, SamplingParams
 from backend.sampling import noise, processors, ranking
 from backend.sampling.processors import History
+from backend.sampling.softmax import entropy, log_softmax
+
+# Differences of log-probabilities up to this are float32 rounding, not something a stage did.
+ROUNDING = 1e-5
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class Pipeline:
         Raises:
             PlaygroundError: a stage left no token.
         """
-        return torch.log_softmax(self._run(logits.float(), history).final, -1)
+        return log_softmax(self._run(logits.float(), history).final)
 
     def scores(self, logprobs: Tensor, history: History) -> Tensor:
         """What the stages make of the model's log-probabilities, not renormalised; [V] in, [V] out.
@@ -105,17 +109,18 @@ class Pipeline:
         """
         logits = logits.float()
         run = self._run(logits, history)
-        final = torch.log_softmax(run.final, -1)
+        final = log_softmax(run.final)
         luck = self._luck(place, logits)
         token_id = int(torch.argmax(final + luck))
-        uncut_winner = int(torch.argmax(torch.log_softmax(run.uncut, -1) + luck))
-        return self._describe(token_id, logits, run, final, luck, uncut_winner)
+        # Nothing was cut: the two are one and the same.
+        uncut = token_id if run.uncut is run.final else int(torch.argmax(log_softmax(run.uncut) + luck))
+        return self._describe(token_id, logits, run, final, luck, uncut)
 
     def force(self, logits: Tensor, history: History, token_id: int) -> Choice:
         """Describe a token that was given, not drawn."""
         logits = logits.float()
         run = self._run(logits, history)
-        final = torch.log_softmax(run.final, -1)
+        final = log_softmax(run.final)
         return self._describe(token_id, logits, run, final, torch.zeros_like(logits), None)
 
     def _luck(self, place: Place, logits: Tensor) -> Tensor:
@@ -132,60 +137,60 @@ class Pipeline:
             before.append(final)
             if stage.cuts:
                 final = stage.apply(final, history)
-                if not bool(torch.isfinite(final.max())):
-                    raise PlaygroundError(f"{stage.name} = {stage.setting} left no token to choose from")
             elif final is uncut:
                 final = uncut = stage.apply(uncut, history)
             else:
                 final, uncut = stage.apply(final, history), stage.apply(uncut, history)
+            if not bool(torch.isfinite(final.max())):
+                raise PlaygroundError(f"{stage.name} = {stage.setting} left no token to choose from")
         return _Run(before, final, uncut)
 
     def _describe(
         self, token_id: int, logits: Tensor, run: _Run, final: Tensor, luck: Tensor, uncut_winner: int | None
     ) -> Choice:
-        model = torch.log_softmax(logits, -1)
-        probabilities = model.exp()
+        model = log_softmax(logits)
         traced = self._num_candidates > 0
         named = [token_id] if uncut_winner is None else [token_id, uncut_winner]
         results = (*run.before[1:], run.final) if traced and self.stages else ()
-        after = [torch.log_softmax(result, -1) for result in results]
+        after = [log_softmax(result) for result in results]
         return Choice(
             token_id=token_id,
             model_logprob=float(model[token_id]),
             logprob=float(final[token_id]),
             rank=ranking.rank(logits, token_id),
-            entropy=float(torch.special.entr(probabilities).sum()),
+            entropy=float(entropy(model)),
             luck=float(luck[token_id]),
             uncut_winner=uncut_winner,
-            stages=self._outcomes(model, run, after) if traced else (),
+            stages=self._outcomes(model, after) if traced else (),
             candidates=self._candidates(logits, model, run, after, luck, named) if traced else None,
         )
 
-    def _outcomes(self, model: Tensor, run: _Run, after: list[Tensor]) -> tuple[StageOutcome, ...]:
+    def _outcomes(self, model: Tensor, after: list[Tensor]) -> tuple[StageOutcome, ...]:
         outcomes = []
-        earlier, kept_earlier = model, int(torch.isfinite(model).sum())
-        for stage, given, logprobs in zip(self.stages, run.before, after, strict=False):
-            kept = int(torch.isfinite(logprobs).sum()) if stage.cuts else kept_earlier
-            cut_mass = float(earlier[torch.isinf(logprobs)].exp().sum()) if kept < kept_earlier else 0.0
+        before, num_before = model, int(torch.count_nonzero(model > -math.inf))
+        for stage, result in zip(self.stages, after, strict=False):
+            kept = int(torch.count_nonzero(result > -math.inf)) if stage.cuts else num_before
+            cut = before.masked_fill(result > -math.inf, -math.inf) if kept < num_before else None
             outcomes.append(
                 StageOutcome(
                     stage=stage.name,
                     setting=stage.setting,
                     num_kept=kept,
-                    cut_mass=cut_mass,
-                    changed=not torch.equal(earlier, logprobs),
-                    threshold=stage.threshold(given),
+                    cut_mass=0.0 if cut is None else float(cut.exp().sum(dtype=torch.float64)),
+                    changed=kept < num_before or not torch.allclose(before, result, rtol=0, atol=ROUNDING),
+                    threshold=stage.threshold(before, result),
                 )
             )
-            earlier, kept_earlier = logprobs, kept
+            before, num_before = result, kept
         return tuple(outcomes)
 
     def _candidates(
         self, logits: Tensor, model: Tensor, run: _Run, after: list[Tensor], luck: Tensor, named: list[int]
     ) -> Candidates:
         """The table: the model's best, every kept token up to a limit, and the `named` ones."""
-        kept = ranking.best(run.final, MAX_CANDIDATES)
-        kept = kept[torch.isfinite(run.final[kept])]
+        kept = (run.final > -math.inf).nonzero().squeeze(-1)
+        if kept.numel() > MAX_CANDIDATES:
+            kept = ranking.best(run.final, MAX_CANDIDATES)
         extra = torch.tensor(named, device=model.device)
         ids = torch.unique(torch.cat([ranking.best(logits, self._num_candidates), kept, extra]))
         ids = ids[torch.sort(logits[ids], descending=True, stable=True).indices]

@@ -1,8 +1,8 @@
 """One small class per transform of the logits, and the table that builds the switched-on ones.
 
 Every stage is pure: `apply` takes logits [V] (float32) and the tokens so far, and returns new logits;
-minus infinity is a cut token. A stage that `cuts` also tells its threshold and by how much a token
-missed it, both from the logits it was given.
+minus infinity is a cut token. A stage that `cuts` also tells its threshold, from the log-probabilities
+before and after it, and by how much tokens missed it, from the logits it was given.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from backend.request import SamplingParams
 from backend.sampling import ranking
+from backend.sampling.softmax import entropy, log_softmax, softmax
 
 # Probabilities come from float32 logits, so "exactly p" is only known up to this much.
 ROUNDING = 1e-6
@@ -45,7 +46,7 @@ class Stage(Protocol):
 
     def apply(self, logits: Tensor, history: History) -> Tensor: ...
 
-    def threshold(self, logits: Tensor) -> float | None: ...
+    def threshold(self, before: Tensor, after: Tensor) -> float | None: ...
 
     def margins(self, logits: Tensor, token_ids: Tensor) -> list[float] | None: ...
 
@@ -55,7 +56,7 @@ class _Reshape:
 
     cuts: ClassVar[bool] = False
 
-    def threshold(self, logits: Tensor) -> float | None:
+    def threshold(self, before: Tensor, after: Tensor) -> float | None:
         return None
 
     def margins(self, logits: Tensor, token_ids: Tensor) -> list[float] | None:
@@ -81,7 +82,7 @@ class RepetitionPenalty(_Reshape):
 
     @property
     def setting(self) -> str:
-        return f"{self.penalty:g}"
+        return f"{self.penalty:.12g}"
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
         ids = _ids(set(history.token_ids), logits)
@@ -98,7 +99,7 @@ class FrequencyPenalty(_Reshape):
 
     @property
     def setting(self) -> str:
-        return f"{self.penalty:g}"
+        return f"{self.penalty:.12g}"
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
         counts = Counter(history.output_ids)
@@ -116,7 +117,7 @@ class PresencePenalty(_Reshape):
 
     @property
     def setting(self) -> str:
-        return f"{self.penalty:g}"
+        return f"{self.penalty:.12g}"
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
         ids = _ids(set(history.output_ids), logits)
@@ -165,7 +166,7 @@ class NoRepeatNgram:
     def apply(self, logits: Tensor, history: History) -> Tensor:
         return logits.index_fill(0, _ids(self.banned(history.token_ids), logits), -math.inf)
 
-    def threshold(self, logits: Tensor) -> float | None:
+    def threshold(self, before: Tensor, after: Tensor) -> float | None:
         return None
 
     def margins(self, logits: Tensor, token_ids: Tensor) -> list[float] | None:
@@ -181,7 +182,7 @@ class Temperature(_Reshape):
 
     @property
     def setting(self) -> str:
-        return f"{self.temperature:g}"
+        return f"{self.temperature:.12g}"
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
         return logits / self.temperature
@@ -198,7 +199,7 @@ class Greedy:
     def apply(self, logits: Tensor, history: History) -> Tensor:
         return _keep(logits, torch.argmax(logits))
 
-    def threshold(self, logits: Tensor) -> float | None:
+    def threshold(self, before: Tensor, after: Tensor) -> float | None:
         return None
 
     def margins(self, logits: Tensor, token_ids: Tensor) -> list[float] | None:
@@ -220,7 +221,7 @@ class TopK:
     def apply(self, logits: Tensor, history: History) -> Tensor:
         return logits if self.k >= logits.numel() else _keep(logits, ranking.best(logits, self.k))
 
-    def threshold(self, logits: Tensor) -> float | None:
+    def threshold(self, before: Tensor, after: Tensor) -> float | None:
         return float(self.k)
 
     def margins(self, logits: Tensor, token_ids: Tensor) -> list[float] | None:
@@ -238,21 +239,18 @@ class TopP:
 
     @property
     def setting(self) -> str:
-        return f"{self.p:g}"
-
-    def _nucleus(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        return ranking.covering(logits, torch.softmax(logits, -1), self.p, ROUNDING)
+        return f"{self.p:.12g}"
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
-        return _keep(logits, self._nucleus(logits)[0])
+        return _keep(logits, ranking.covering(logits, softmax(logits), self.p, ROUNDING))
 
-    def threshold(self, logits: Tensor) -> float | None:
+    def threshold(self, before: Tensor, after: Tensor) -> float | None:
         """Probability of the nucleus: p, and what the token that crosses it brought beyond."""
-        return float(self._nucleus(logits)[1][-1])
+        return _kept_mass(before, after)
 
     def margins(self, logits: Tensor, token_ids: Tensor) -> list[float] | None:
         """Probability that stood before the token, beyond p."""
-        return [mass - self.p for mass in _mass_before(logits, torch.softmax(logits, -1), token_ids)]
+        return [mass - self.p for mass in _mass_before(logits, softmax(logits), token_ids)]
 
 
 @dataclass(frozen=True)
@@ -265,34 +263,38 @@ class TypicalP:
 
     @property
     def setting(self) -> str:
-        return f"{self.p:g}"
+        return f"{self.p:.12g}"
 
     def _typicality(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """(minus the distance of each token's surprise from the entropy, probabilities); [V] each."""
-        logprobs = torch.log_softmax(logits, -1)
-        probabilities = logprobs.exp()
-        entropy = torch.special.entr(probabilities).sum()
-        return -(-logprobs - entropy).abs(), probabilities
+        logprobs = log_softmax(logits)
+        return -(-logprobs - entropy(logprobs)).abs(), logprobs.exp()
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
-        return _keep(logits, ranking.covering(*self._typicality(logits), self.p, ROUNDING)[0])
+        return _keep(logits, ranking.covering(*self._typicality(logits), self.p, ROUNDING))
 
-    def threshold(self, logits: Tensor) -> float | None:
+    def threshold(self, before: Tensor, after: Tensor) -> float | None:
         """Probability of the typical set."""
-        return float(ranking.covering(*self._typicality(logits), self.p, ROUNDING)[1][-1])
+        return _kept_mass(before, after)
 
     def margins(self, logits: Tensor, token_ids: Tensor) -> list[float] | None:
         """Probability of the more typical tokens, beyond p."""
         return [mass - self.p for mass in _mass_before(*self._typicality(logits), token_ids)]
 
 
+def _kept_mass(before: Tensor, after: Tensor) -> float:
+    """Probability, as it stood before a stage, of the tokens it kept."""
+    return float(before.masked_fill(after == -math.inf, -math.inf).exp().sum(dtype=torch.float64))
+
+
 def _mass_before(values: Tensor, weights: Tensor, token_ids: Tensor) -> list[float]:
     """Weight of all tokens ranked before each of `token_ids`."""
-    masses = []
-    for token_id in token_ids.tolist():
-        before = values > values[token_id]
-        before[:token_id] |= values[:token_id] == values[token_id]
-        masses.append(float(weights[before].double().sum()))
+    near = (values >= values[token_ids].min()).nonzero().squeeze(-1)
+    near = near[torch.sort(values[near], descending=True, stable=True).indices]
+    ordered = weights[near].double()
+    place = torch.empty(values.numel(), dtype=torch.long, device=values.device)
+    place[near] = torch.arange(near.numel(), device=values.device)
+    masses: list[float] = (ordered.cumsum(-1) - ordered)[place[token_ids]].tolist()
     return masses
 
 
@@ -306,20 +308,20 @@ class MinP:
 
     @property
     def setting(self) -> str:
-        return f"{self.min_p:g}"
+        return f"{self.min_p:.12g}"
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
         # In logits, since a ratio of probabilities is a difference of logits: nothing can underflow.
         border = logits.max() + math.log(self.min_p) - ROUNDING
         return logits.masked_fill(logits < border, -math.inf)
 
-    def threshold(self, logits: Tensor) -> float | None:
+    def threshold(self, before: Tensor, after: Tensor) -> float | None:
         """Least probability kept."""
-        return self.min_p * float(torch.softmax(logits, -1).max())
+        return self.min_p * float(before.max().exp())
 
     def margins(self, logits: Tensor, token_ids: Tensor) -> list[float] | None:
         """Probability missing to the threshold."""
-        probabilities = torch.softmax(logits, -1)
+        probabilities = softmax(logits)
         border = self.min_p * float(probabilities.max())
         return [border - probability for probability in probabilities[token_ids].tolist()]
 

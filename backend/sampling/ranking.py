@@ -29,11 +29,11 @@ def rank(values: Tensor, token_id: int) -> int:
     return better + equal_before + 1
 
 
-def covering(values: Tensor, weights: Tensor, mass: float, slack: float) -> tuple[Tensor, Tensor]:
-    """The shortest run of best tokens whose weights reach `mass` (at least one token).
+def covering(values: Tensor, weights: Tensor, mass: float, slack: float) -> Tensor:
+    """Ids of the shortest run of best tokens whose weights reach `mass` (at least one), in order; [n].
 
-    Returns (ids, cumulative weights), both [n], in order. `weights` is [V] and sums to 1. `slack` is the
-    rounding allowed for in "reaches": a sum that lands on `mass` up to slack is enough.
+    `weights` is [V] and sums to 1. `slack` is the rounding allowed for in "reaches": a sum that lands on
+    `mass` up to slack is enough.
     """
     # Mass sits near the best value: sorting what lies within a few nats of it nearly always suffices.
     best_value, reach = values.max(), 8.0
@@ -45,4 +45,4 @@ def covering(values: Tensor, weights: Tensor, mass: float, slack: float) -> tupl
             break
         reach = reach * 2 if reach < 64 else math.inf
     length = min(int((cumulative < mass - slack).sum()) + 1, ids.numel())
-    return ids[:length], cumulative[:length]
+    return ids[:length]
