@@ -6,10 +6,11 @@ from typing import Any
 
 import gradio as gr
 
+from backend import SamplingParams, Trace
 from backend.errors import PlaygroundError, RequestError
 from ui import components, knobs, payloads
 from ui.loading import Loader
-from ui.session import Session
+from ui.session import Session, View
 from ui.tabs.inspect import Inspect
 from ui.tabs.score import Score
 from ui.tabs.viewer import QUIET, Updates, take_settings
@@ -30,9 +31,16 @@ class Header:
         self.state, self.turned, self.tabs, self.inspect, self.score = state, turned, tabs, inspect, score
         boxes = [inspect.prompt, score.text]
         self.timer.tick(self._tick, inputs=[state], outputs=[self.bar, self.timer], **QUIET)
-        self.bar.share(self._share, inputs=[state, turned, *boxes], outputs=[self.bar], **QUIET)
+        self.bar.make_link(self._share, inputs=[state, turned, *boxes], outputs=[self.bar], **QUIET)
         self.bar.export_json(export_json, inputs=[state], outputs=[self.saver], **QUIET)
         self.bar.export_text(export_text, inputs=[state], outputs=[self.saver], **QUIET)
+
+        self.bar.open_trace(
+            self._open,
+            inputs=[state],
+            outputs=[*inspect.viewer.outputs, tabs, inspect.prompt, turned],
+            **QUIET,
+        )
 
     def restore_on(self, page: gr.Blocks) -> None:
         """When the page is opened by a link: put in place what the link holds, and run it."""
@@ -50,6 +58,30 @@ class Header:
         if self.loader.done:
             updates[self.timer] = gr.Timer(active=False)
         return updates
+
+    def _open(self, session: Session, event: gr.EventData) -> Updates:
+        """Show a trace exported earlier, in Inspect; a file that is none leaves the text as it is."""
+        view, text = session.inspect, (event._data or {}).get("text")
+        session.tab = "inspect"
+        try:
+            if view.running:
+                raise RequestError("A run goes on: stop it before opening a trace.")
+            view.show(Trace.from_json(text if isinstance(text, str) else ""), "import")
+            view.prompt = prompt_of(view)
+            session.settings |= knobs.settings_of(
+                view.drawn_with[-1] if view.drawn_with else SamplingParams()
+            )
+            session.settings_number += 1
+            knobs_sent = {"number": session.settings_number, "settings": session.settings}
+        except PlaygroundError as error:
+            view.notice = str(error)
+            return {self.inspect.viewer.strip: payloads.strip(view), self.tabs: gr.Tabs(selected="inspect")}
+        return {
+            **self.inspect.viewer.draw(session),
+            self.tabs: gr.Tabs(selected="inspect"),
+            self.inspect.prompt: view.prompt,
+            self.turned: {**knobs_sent, "activity": payloads.activity(view)},
+        }
 
     def _share(self, session: Session, sent: Any, prompt: str, text: str) -> dict[str, Any]:
         take_settings(session, sent)
@@ -77,11 +109,12 @@ class Header:
             session.inspect.notice = f"The link was not restored. {error}"
             return {**kept, self.inspect.viewer.strip: payloads.strip(session.inspect)}
         session.settings = link["settings"]
+        session.settings_number += 1
         session.tab = link["tab"] if link["tab"] in TABS else "inspect"
         session.restore_token, session.run_on_load = link["token"], True
         return {
             **kept,
-            self.turned: {"number": 2, "settings": session.settings, "activity": {}},
+            self.turned: {"number": session.settings_number, "settings": session.settings, "activity": {}},
             self.tabs: gr.Tabs(selected=session.tab),
             (self.score.text if session.tab == "score" else self.inspect.prompt): link["prompt"],
         }
@@ -105,6 +138,13 @@ def model_payload(loader: Loader, session: Session | None = None) -> dict[str, A
     if session is not None:
         payload |= {"link": session.link, "link_number": session.link_number}
     return payload
+
+
+def prompt_of(view: View) -> str:
+    """The text in front of a run: as typed, or put together from the prompt's tokens."""
+    if view.request is not None and isinstance(view.request.prompt, str):
+        return view.request.prompt
+    return "".join(view.started.prompt_labels) if view.started is not None else ""
 
 
 def export_json(session: Session) -> dict[str, Any]:

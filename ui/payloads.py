@@ -248,11 +248,14 @@ def verdict(shown: TokenDecoded, recorded: TokenDecoded | None) -> list[dict[str
     """What the step comes to: short pieces of {text} and {token}, put together by the page."""
     pieces: list[dict[str, Any]] = []
     if recorded is not None:
-        if recorded.token_id == shown.token_id:
-            pieces += [{"text": "With these knobs the draw is still "}, {"token": shown.label}]
+        same = recorded.token_id == shown.token_id
+        verb = "would be" if recorded.forced else "is still" if same else "is"
+        if same:
+            pieces += [{"text": f"With these knobs the draw {verb} "}, {"token": shown.label}]
+            pieces += [{"text": ", as in the text"}] if recorded.forced else []
         else:
             pieces += [
-                {"text": "With these knobs the draw is "},
+                {"text": f"With these knobs the draw {verb} "},
                 {"token": shown.label},
                 {"text": ", not "},
                 {"token": recorded.label},

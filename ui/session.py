@@ -140,6 +140,7 @@ def _prefill_line(event: Prefilled) -> str:
 class Session:
     """One browser tab. `salt` keeps its cached prompt blocks from being reused by anyone else.
 
+    `settings_number` counts the settings that the server, not the reader, put in place.
     Not a dataclass: gradio would take the value of a State apart if it were one.
     """
 
@@ -152,6 +153,7 @@ class Session:
         self.tab = "inspect"
         self.link, self.link_number = "", 0
         self.num_saved = 0
+        self.settings_number = 1
         self.restore_token: int | None = None
         self.run_on_load = False
         self._start = (dict(self.settings), recording)

@@ -34,7 +34,7 @@ def test_settings_and_params_are_the_same_both_ways() -> None:
         ({"top_k": 2.5}, "top_k must be a whole number"),
         ({"top_k": None}, "got None"),
         ({"temperature": "9"}, "got '9'"),
-        ({"min_p": float("nan")}, "min_p must be between 0 and 1, got nan"),
+        ({"min_p": float("nan")}, "min_p must be .* between 0 and 1, got nan"),
         ({"logit_bias": {"x": 1}}, "logit_bias holds 'x'"),
         ({"logit_bias": {"5": "high"}}, r"logit_bias\[5\] must be a number"),
         ({"logit_bias": None}, "logit_bias must map"),
@@ -95,9 +95,9 @@ def test_a_named_order_reads_well_in_a_link() -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ({"prompt": "a", "top_p": "2"}, "top_p must be between 0 and 1, got 2"),
+        ({"prompt": "a", "top_p": "2"}, "top_p must be .* between 0 and 1, got 2"),
         ({"prompt": "a", "top_p": "<img>"}, "top_p in the link cannot be read"),
-        ({"prompt": "a", "top_p": "NaN"}, "top_p must be between"),
+        ({"prompt": "a", "top_p": "NaN"}, "top_p must be"),
         ({"prompt": "a", "token": "-1"}, "token in the link must be a whole number"),
         ({"prompt": "a", "stop": "[" * 100_000}, "stop in the link cannot be read"),
     ],

@@ -196,7 +196,7 @@ class Inspect:
             view.pinned, session.restore_token = session.restore_token, None
         yield {
             **self.viewer.draw(session),
-            **self._buttons(running=False),
+            **self._buttons(view.running),  # another run may have taken over by now
             self.settings: {"activity": payloads.activity(view)},
         }
 

@@ -86,32 +86,25 @@ class Viewer:
 
     def wire(self, session: gr.State) -> None:
         """Looking at a token (hover, keyboard) and pinning it, from the strip or the curve."""
-        events = [component.show for component in (self.strip, self.curve)]
-        for event in events:
-            event(
-                self._show,
-                inputs=[session],
-                outputs=self.outputs,
-                trigger_mode="always_last",
-                **QUIET,
-            )
+        self.strip.show(
+            self._show, inputs=[session], outputs=self.outputs, trigger_mode="always_last", **QUIET
+        )
+        for component in (self.strip, self.curve):
+            component.pin(self._pin, inputs=[session], outputs=self.outputs, trigger_mode="multiple", **QUIET)
 
     def _show(self, session: Session, event: gr.EventData) -> Updates:
+        """Look at a token in passing; no index looks back at the pinned one."""
         view = self.pick(session)
-        index = whole(event, "index")
-        pin = bool((event._data or {}).get("pin"))
         before = view.index
-        if pin:
-            view.pinned, view.shown = index, None
-        else:
-            view.shown = index
-        updates: Updates = {}
-        if pin:
-            updates[self.strip] = payloads.strip(view, is_stale(view, session.settings))
-        if pin or view.index != before:
-            updates[self.curve] = self.draw_curve(session)
-            updates[self.step] = self.draw_step(session)
-        return updates or {self.step: gr.skip()}
+        view.shown = whole(event, "index")
+        if view.index == before:
+            return {self.step: gr.skip()}
+        return {self.curve: self.draw_curve(session), self.step: self.draw_step(session)}
+
+    def _pin(self, session: Session, event: gr.EventData) -> Updates:
+        view = self.pick(session)
+        view.pinned, view.shown = whole(event, "index"), None
+        return self.draw(session)
 
 
 def whole(event: gr.EventData, name: str) -> int | None:

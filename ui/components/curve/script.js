@@ -18,7 +18,7 @@ function draw() {
   extra.textContent = value.overlay ? "┄ " + value.overlay : "";
   window.Plotly.react(plot, figure.data, figure.layout, { displayModeBar: false, responsive: true });
   if (!bound) {
-    plot.on("plotly_click", (event) => trigger("show", { index: event.points[0].x, pin: true }));
+    plot.on("plotly_click", (event) => trigger("pin", { index: event.points[0].x }));
     bound = true;
   }
 }

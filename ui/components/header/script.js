@@ -3,6 +3,8 @@ const root = element.querySelector(".pg-header");
 const load = root.querySelector(".pg-load");
 const toast = root.querySelector(".pg-toast");
 const opener = root.querySelector(".pg-open-knobs");
+const file = root.querySelector(".pg-file");
+const LARGEST = 30000000; // bytes of a trace file
 let shown = null;
 
 function draw() {
@@ -26,7 +28,11 @@ async function share(query) {
   history.replaceState(null, "", address);
   let copied = true;
   try { await navigator.clipboard.writeText(address); } catch { copied = false; }
-  toast.textContent = copied ? "Link copied; it is also in the address bar." : "The link is in the address bar.";
+  say(copied ? "Link copied; it is also in the address bar." : "The link is in the address bar.");
+}
+
+function say(text) {
+  toast.textContent = text;
   toast.hidden = false;
   setTimeout(() => { toast.hidden = true; }, 4000);
 }
@@ -45,9 +51,18 @@ root.addEventListener("click", (event) => {
     const dark = !document.body.classList.contains("dark");
     setTheme(dark);
     try { localStorage.setItem("pg-theme", dark ? "dark" : "light"); } catch { /* as above */ }
-  } else if (action === "share") trigger("share", {});
+  } else if (action === "share") trigger("make_link", {});
+  else if (action === "open") file.click();
   else if (action === "export_json") trigger("export_json", {});
   else if (action === "export_text") trigger("export_text", {});
+});
+
+file.addEventListener("change", async () => {
+  const chosen = file.files[0];
+  file.value = "";
+  if (!chosen) return;
+  if (chosen.size > LARGEST) say(`${chosen.name} has ${chosen.size.toLocaleString("en")} bytes, at most ${LARGEST.toLocaleString("en")} are read.`);
+  else trigger("open_trace", { text: await chosen.text() });
 });
 
 function drawer(open) {

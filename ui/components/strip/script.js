@@ -143,9 +143,15 @@ function draw() {
   source.title = value.source === "recording" ? "This run was recorded earlier with the model named below; press Run for a live one." : "";
 }
 
-function ask(index, pin) {
+function look(index) {
   clearTimeout(timer);
-  timer = setTimeout(() => trigger("show", { index, pin }), pin ? 0 : 110);
+  timer = setTimeout(() => trigger("show", { index }), 110);
+}
+
+function pin(index) {
+  clearTimeout(timer);
+  setPinned(index);
+  trigger("pin", { index });
 }
 
 function showTip(node) {
@@ -174,17 +180,16 @@ list.addEventListener("mouseover", (event) => {
   const node = event.target.closest(".pg-token");
   if (!node) return;
   showTip(node);
-  ask(Number(node.dataset.index), false);
+  look(Number(node.dataset.index));
 });
-list.addEventListener("mouseleave", () => { tip.hidden = true; ask(null, false); });
+list.addEventListener("mouseleave", () => { tip.hidden = true; look(null); });
 list.addEventListener("focusout", () => { tip.hidden = true; });
 list.addEventListener("click", (event) => {
   const node = event.target.closest(".pg-token");
   if (!node) return;
   const index = Number(node.dataset.index);
   setCurrent(index, true);
-  setPinned(index);
-  ask(index, true);
+  pin(index);
 });
 list.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || current === null) return;
@@ -192,10 +197,9 @@ list.addEventListener("keydown", (event) => {
   if (event.key in moves) {
     setCurrent(moves[event.key], true);
     showTip(nodes[current]);
-    ask(current, false);
+    look(current);
   } else if (event.key === "Enter" || event.key === " ") {
-    setPinned(current);
-    ask(current, true);
+    pin(current);
   } else if (event.key === "ArrowDown") {
     root.closest(".pg-panel")?.querySelector(".pg-step tbody tr[tabindex='0']")?.focus();
   } else return;
