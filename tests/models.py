@@ -97,6 +97,8 @@ def _seeded(model_class: Any, config: Any) -> PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         model: PreTrainedModel = model_class(config).eval()
+    with torch.no_grad():  # the end of text has logit 0: drawn now and then, never the best
+        model.get_output_embeddings().weight[EOS_ID] = 0
     return model.requires_grad_(False)
 
 

@@ -310,7 +310,7 @@ def run_script(script: str, seconds: float = 60) -> subprocess.CompletedProcess[
 @pytest.mark.parametrize("inline", [False, True], ids=["thread", "inline"])
 def test_a_stream_collected_in_the_middle_of_a_step_does_not_block_the_loop(inline: bool) -> None:
     """The garbage collector runs in whatever thread allocates, so also inside the loop."""
-    done = run_script(COLLECTED_IN_A_STEP.format(inline=inline), 30)
+    done = run_script(COLLECTED_IN_A_STEP.format(inline=inline), 20)
     assert (done.returncode, done.stdout) == (0, "Finished length\n"), done.stderr
 
 
