@@ -7,9 +7,10 @@ gives the same text, since neither logits nor noise depend on what else runs.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -130,6 +131,19 @@ class _Part:
     num_tokens: int  # length of the computed sequence afterwards
 
 
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep torch on one core. Sampling is many small operations: waiting for a second core at each costs
+    more than it brings, and a hundred times more while that core is busy with the page or a browser.
+    """
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
+
+
 class Scheduler:
     """Runs strategies over one target model and any number of draft models."""
 
@@ -174,7 +188,8 @@ class Scheduler:
                 started = time.perf_counter()
                 results.update(self._forward(pool, own))
                 self._count_prefill(own, time.perf_counter() - started)
-        self._deliver(parts, results)
+        with _one_thread():
+            self._deliver(parts, results)
 
     def _admit(self) -> None:
         self._waiting.sort(key=lambda run: run.submitted)
