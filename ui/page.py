@@ -16,6 +16,7 @@ from ui.header import Header
 from ui.loading import Loader
 from ui.presets import SamplingPreset
 from ui.session import Session
+from ui.tabs.beams import Beams
 from ui.tabs.inspect import Inspect
 from ui.tabs.score import Score
 from ui.tabs.viewer import QUIET, Updates, Viewer, take_settings
@@ -58,11 +59,14 @@ def build(
             with gr.Column(elem_id="pg-main"), gr.Tabs(selected="inspect", elem_id="pg-tabs") as tabs:
                 with gr.Tab("Inspect", id="inspect", elem_classes="pg-panel pg-inspect") as inspect_tab:
                     inspect = Inspect(loader, start, start.prompt or "Once upon a time")
+                with gr.Tab("Beams", id="beams", elem_classes="pg-panel pg-beams") as beams_tab:
+                    beams = Beams(loader)
                 with gr.Tab("Score a text", id="score", elem_classes="pg-panel pg-score") as score_tab:
                     score = Score(loader)
 
         inspect.wire(state, turned, score.viewer, tabs)
         score.wire(state, turned)
+        beams.wire(state, turned)
         header.wire(state, turned, tabs, inspect, score)
         header.restore_on(page)
         Api(loader).wire()

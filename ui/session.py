@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from backend import Request, SamplingParams, Trace
 from backend.events import Event, Finished, Preempted, Prefilled, Started, TokenDecoded, Waiting
+from ui.beam_tree import BeamTree
 
 Source = Literal["empty", "recording", "run", "score", "import"]
 
@@ -19,7 +20,7 @@ class View:
     """One panel's text and where the reader stands in it. The trace may still be growing.
 
     Attributes:
-        prompt: what the prompt box held for this text.
+        prompt: the text in front of the tokens: what the prompt box held, or the prompt's tokens as text.
         number: counts the texts shown; the page keeps its place while it stays the same.
         steps: the tokens of sample 0, and in `drawn_with` the sampling each was drawn with.
         displayed: the step last drawn in the step view, as recorded or evaluated again.
@@ -76,11 +77,14 @@ class View:
         for event in trace.events:
             self.add(event)
         self.phase = ""
+        typed = trace.request.prompt
+        self.prompt = (
+            typed if isinstance(typed, str) and source != "score" else "".join(trace.started.prompt_labels)
+        )
 
     def show_recording(self, trace: Trace) -> None:
         """Show a recorded run, opened at the step that tells most."""
         self.show(trace, "recording")
-        self.prompt = trace.request.prompt if isinstance(trace.request.prompt, str) else ""
         self.pinned = telling_step(self.steps)
 
     def add(self, event: Event) -> None:
@@ -149,6 +153,8 @@ class Session:
         self.salt = secrets.token_hex(16)
         self.inspect = View()
         self.score = View()
+        self.beams, self.tree = View(), BeamTree()
+        self.samples = View()
         self.settings = dict(settings or {})
         self.tab = "inspect"
         self.link, self.link_number = "", 0
@@ -163,7 +169,8 @@ class Session:
     @property
     def view(self) -> View:
         """The view of the open tab."""
-        return self.score if self.tab == "score" else self.inspect
+        views = {"score": self.score, "beams": self.beams, "samples": self.samples}
+        return views.get(self.tab, self.inspect)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Session:
         """A new visitor's session: gradio copies the start value of a State for each one."""

@@ -12,7 +12,7 @@ from typing import Any
 import gradio as gr
 
 FOLDER = Path(__file__).parent
-NAMES = ("header", "knobs", "strip", "curve", "step", "saver")
+NAMES = ("header", "knobs", "strip", "curve", "step", "saver", "fields", "tree", "hypotheses", "samples")
 
 
 def build(name: str, value: Any, elem_id: str, **props: Any) -> gr.HTML:

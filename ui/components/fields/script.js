@@ -1,0 +1,75 @@
+// A row of labelled inputs. props.value.values belongs to the reader; the server replaces it with a new `number`.
+const { el } = window.Playground;
+const root = element.querySelector(".pg-fields");
+const inputs = {};
+let values = {};
+let accepted = null;
+let timer = null;
+
+function commit(name, value) {
+  values = { ...values, [name]: value };
+  props.value = { ...props.value, values };
+  clearTimeout(timer);
+  timer = setTimeout(() => trigger("turn", {}), 90);
+}
+
+const makers = {
+  number(spec, label) {
+    const field = el("input");
+    field.type = "number"; field.step = spec.step ?? "any"; field.min = spec.min; field.max = spec.max;
+    field.addEventListener("input", () => { if (!Number.isNaN(field.valueAsNumber)) commit(spec.name, field.valueAsNumber); });
+    field.addEventListener("blur", () => { field.value = values[spec.name]; });
+    label.append(field);
+    return (value) => { field.value = value; };
+  },
+  text(spec, label) {
+    const field = el("input");
+    field.type = "text"; field.placeholder = spec.placeholder || ""; field.spellcheck = false;
+    field.addEventListener("input", () => commit(spec.name, field.value));
+    label.append(field);
+    label.classList.add("pg-field-wide");
+    return (value) => { field.value = value; };
+  },
+  select(spec, label) {
+    const field = el("select");
+    for (const [value, title] of spec.options) field.append(new Option(title, value));
+    field.addEventListener("change", () => commit(spec.name, field.value));
+    label.append(field);
+    return (value) => { field.value = value; };
+  },
+  check(spec, label) {
+    const field = el("input");
+    field.type = "checkbox";
+    field.addEventListener("change", () => commit(spec.name, field.checked));
+    label.classList.add("pg-check");
+    label.prepend(field);
+    return (value) => { field.checked = Boolean(value); };
+  },
+};
+
+for (const spec of props.spec) {
+  const label = el("label", "pg-field");
+  label.title = spec.hint || "";
+  label.append(el("span", "", spec.title));
+  const set = makers[spec.kind](spec, label);
+  label.querySelector("input, select").dataset.field = spec.name;
+  inputs[spec.name] = set;
+  root.append(label);
+}
+const note = el("p", "pg-fields-note");
+note.setAttribute("role", "status");
+root.append(note);
+
+function draw() {
+  const value = props.value || {};
+  if (value.values && value.number !== accepted) {
+    accepted = value.number;
+    values = { ...value.values };
+    for (const [name, set] of Object.entries(inputs)) set(values[name]);
+  }
+  note.textContent = value.note || "";
+  note.hidden = !value.note;
+  if (value.values !== values) props.value = { ...value, values };
+}
+watch("value", draw);
+draw();

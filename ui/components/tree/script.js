@@ -1,0 +1,507 @@
+// The beam tree as SVG: one group per run of tokens, patched in place; the step slider replays the search.
+const { el, visible, spoken, percent, fixed, quoted } = window.Playground;
+const SVG = "http://www.w3.org/2000/svg";
+const root = element.querySelector(".pg-tree");
+const part = (query) => root.querySelector(query);
+const svg = part(".pg-tree-svg"), pane = part(".pg-tree-pan"), edges = part(".pg-tree-edges"), layer = part(".pg-tree-nodes");
+const box = part(".pg-tree-box"), tip = part(".pg-tip"), slider = part("[data-part=step]");
+const ROW = 36, GAP = 30, PAD = 12, FOLD = 7, ENDS = 3;
+const SIGN = { kept: "", finished: "■", pruned: "✕", lost: "✕", greedy: "" };
+const WORD = { kept: "kept", finished: "finished", pruned: "never kept", lost: "pruned later", greedy: "greedy only" };
+const measure = document.createElement("canvas").getContext("2d");
+
+let number = null;
+let nodes = new Map();       // id -> node
+let last = new Map();        // group -> newest step
+let chosenStep = null;       // null follows the search
+let detail = null;           // null: as much as stays legible
+let fold = true;
+let pinned = null, current = null;
+let view = { x: 0, y: 0, k: 1 }, free = false;   // free: the reader has moved the picture
+let size = { width: 0, height: 0 };
+let shapes = new Map();      // segment key -> { g, edge, sign }
+let tokens = new Map();      // node id -> the element that shows it
+let replay = null;
+
+const make = (tag, className) => {
+  const node = document.createElementNS(SVG, tag);
+  if (className) node.setAttribute("class", className);
+  return node;
+};
+// The label as one run of characters, marks for what cannot be seen.
+const glyphs = (label) => {
+  const text = visible(label, false).textContent;
+  return text.trim() === "" ? text.replace(/ /g, "·") : text;
+};
+const width = (text, font) => { measure.font = font; return measure.measureText(text).width; };
+const fonts = () => {
+  const family = getComputedStyle(root).fontFamily;
+  return { word: `13.5px ${family}`, small: `10.5px ${family}` };
+};
+
+// ---- what the search looked like at a step -------------------------------------------------------
+
+function read(value) {
+  nodes = new Map();
+  for (const [id, parent, step, label, logp, sum, score, status, greedy, group, token] of value.nodes) {
+    nodes.set(id, { id, parent, step, label, logp, sum, score, status, greedy, group, token, children: [] });
+  }
+  for (const node of nodes.values()) nodes.get(node.parent)?.children.push(node);
+  last = new Map(value.last);
+}
+
+function lastStep() { return Math.max(0, ...last.values()); }
+function step() { return chosenStep === null ? lastStep() : Math.min(chosenStep, lastStep()); }
+
+// Marks each node with what it is at the step shown; returns the most that was found of each kind.
+function judge(now) {
+  const order = [...nodes.values()].filter((node) => node.step <= now);
+  const count = { kept: 0, finished: 0, lost: 0, pruned: 0 };
+  for (const node of order) { node.alive = false; node.now = node.status; }
+  for (const node of order.reverse()) {
+    if (node.status === "kept" && node.step >= Math.min(now, last.get(node.group) ?? now)) { node.alive = true; count.kept += 1; }
+    if (node.status === "finished") { node.alive = true; count.finished += 1; }
+    if (node.alive) { const up = nodes.get(node.parent); if (up) up.alive = true; }
+    if (node.status === "kept" && !node.alive) node.now = "lost";
+    if (node.status === "pruned") count.pruned += 1;
+  }
+  for (const node of order) if (node.now === "lost" && !node.children.some((child) => child.step <= now && child.now === "lost")) count.lost += 1;
+  return count;
+}
+
+function bestAt(now) {
+  const value = props.value;
+  if (now >= lastStep() && value.best !== null && value.best !== undefined && nodes.has(value.best)) return nodes.get(value.best);
+  let best = null;
+  for (const status of ["finished", "kept"]) {
+    for (const node of nodes.values()) {
+      const counts = node.status === status && node.step <= now && (status === "finished" || node.step === now);
+      if (counts && (best === null || node.score > best.score)) best = node;
+    }
+    if (best) return best;
+  }
+  return best;
+}
+
+function shownDetail(count) {
+  if (detail !== null) return detail;
+  if (count.kept + count.finished + count.lost + count.pruned <= 26) return "all";
+  return count.kept + count.finished + count.lost <= 26 ? "branches" : "survivors";
+}
+
+// ---- layout --------------------------------------------------------------------------------------
+
+function layout(now, level) {
+  const type = fonts();
+  const best = new Set();
+  for (let node = bestAt(now); node; node = nodes.get(node.parent)) best.add(node.id);
+  const keep = (node) => node.step <= now && (node.alive || node.greedy || level === "all" || (level === "branches" && node.now === "lost"));
+  const kids = (children) => children.filter(keep).sort((a, b) => (a.now === "pruned") - (b.now === "pruned") || a.id - b.id);
+  const hidden = (node) => node.children.filter((child) => child.step <= now && child.now === "lost" && !keep(child)).length;
+  const roots = kids([...nodes.values()].filter((node) => !nodes.has(node.parent)));
+  const segments = [];
+  const rootText = props.value.prompt || "";
+  const rootWidth = width(rootText, type.word) + 10;
+  let row = 0, right = rootWidth;
+  // Depth first; a run goes straight on and further children take the rows below.
+  const stack = roots.slice().reverse().map((node) => ({ node, from: null }));
+  while (stack.length) {
+    const { node: start, from } = stack.pop();
+    const run = [start];
+    let end = start, next = kids(end.children);
+    const same = (a, b) => a.now === b.now && a.greedy === b.greedy && best.has(a.id) === best.has(b.id) && a.now !== "finished" && !hidden(a);
+    while (fold && next.length === 1 && same(end, next[0])) { end = next[0]; run.push(end); next = kids(end.children); }
+    const straight = from ? !from.used : segments.length === 0;
+    if (from) from.used = true;
+    const segment = { start, end, run, used: false, row: straight && from ? from.row : segments.length === 0 ? 0 : ++row };
+    segment.from = from;
+    segment.kind = end.now;
+    segment.greedy = start.greedy;
+    segment.best = best.has(start.id);
+    segment.first = straight;
+    segment.cells = cells(run, type);
+    segment.folded = hidden(end);
+    segment.x = (from ? from.x + from.width : rootWidth) + GAP;
+    const score = `${fixed(end.sum, 2)} │ ${fixed(end.score, 3)}`;
+    segment.score = score;
+    const flag = (SIGN[end.now] || !next.length || segment.folded) ? 14 + (segment.folded ? 16 : 0) : 0;
+    segment.width = Math.max(segment.cells.reduce((sum, cell) => sum + cell.width, 0) + 6, width(score, type.small) + 6) + flag;
+    segment.leaf = !next.length;
+    segments.push(segment);
+    right = Math.max(right, segment.x + segment.width + (segment.leaf ? 70 : 0));
+    for (const child of next.slice().reverse()) stack.push({ node: child, from: segment });
+  }
+  return { segments, width: right, height: (row + 1) * ROW, rootText, rootWidth };
+}
+
+// The tokens of a run; a long run shows its first and last ones and how many lie between.
+function cells(run, type) {
+  const one = (node) => { const text = glyphs(node.label); return { node, text, width: Math.max(5, width(text, type.word)) }; };
+  if (!fold || run.length <= FOLD) return run.map(one);
+  const text = ` …${run.length - 2 * ENDS}… `;
+  return [...run.slice(0, ENDS).map(one), { node: run[run.length - ENDS - 1], text, width: width(text, type.word), between: run.length - 2 * ENDS }, ...run.slice(-ENDS).map(one)];
+}
+
+// ---- drawing -------------------------------------------------------------------------------------
+
+function classes(segment) {
+  return `pg-${segment.kind}` + (segment.greedy ? " pg-by-greedy" : "") + (segment.best ? " pg-best" : "");
+}
+
+function setText(node, text) { if (node.textContent !== text) node.textContent = text; }
+
+function drawSegment(segment, y) {
+  const key = segment.start.id;
+  let shape = shapes.get(key);
+  if (!shape) {
+    shape = { g: make("g"), under: make("path"), edge: make("path"), score: make("text", "pg-node-score"), sign: make("text", "pg-node-sign"), words: make("g"), sign2: "" };
+    shape.g.append(shape.words, shape.score, shape.sign);
+    edges.append(shape.under, shape.edge);
+    layer.append(shape.g);
+    shapes.set(key, shape);
+  }
+  const from = segment.from;
+  const x0 = from ? from.x + from.width : segment.rootWidth, y0 = from ? y(from) : y(segment.origin);
+  const x = segment.x, top = y(segment), end = x + segment.width;
+  const bend = y0 === top ? `L ${x} ${top}` : `C ${x0 + GAP * 0.6} ${y0} ${x0 + GAP * 0.3} ${top} ${x} ${top}`;
+  const path = `M ${x0} ${y0} ${bend} L ${end} ${top}`;
+  const names = classes(segment);
+  shape.edge.setAttribute("d", path);
+  shape.edge.setAttribute("class", "pg-edge " + names);
+  shape.under.setAttribute("d", segment.greedy ? path : "");
+  shape.under.setAttribute("class", "pg-under");
+  shape.g.setAttribute("class", "pg-seg " + names);
+  shape.g.setAttribute("transform", `translate(${x} ${top})`);
+  const sign = segment.cells.map((cell) => cell.node.id + ":" + cell.text).join("|");
+  if (shape.key !== sign) {
+    shape.key = sign;
+    shape.words.replaceChildren(...segment.cells.map((cell) => word(cell)));
+  }
+  let at = 3;
+  segment.cells.forEach((cell, i) => {
+    const node = shape.words.children[i];
+    node.setAttribute("transform", `translate(${at.toFixed(1)} 0)`);
+    node.firstChild.setAttribute("width", cell.width);
+    if (!cell.between) {
+      tokens.set(cell.node.id, node);
+      node.setAttribute("aria-label", `${spoken(cell.node.label)}, ${WORD[cell.node.now]}, ${percent(Math.exp(cell.node.logp))}, ` +
+        `sum ${fixed(cell.node.sum, 2)}, score ${fixed(cell.node.score, 3)}` + (cell.node.greedy ? ", greedy" : ""));
+      node.setAttribute("aria-level", cell.node.step + 1);
+      node.setAttribute("class", "pg-word" + (cell.node.id === pinned ? " pg-selected" : ""));
+      node.setAttribute("aria-selected", String(cell.node.id === pinned));
+    }
+    at += cell.width;
+  });
+  setText(shape.score, segment.score);
+  shape.score.setAttribute("x", 3);
+  shape.score.setAttribute("y", 13);
+  const flags = [];
+  if (SIGN[segment.kind]) flags.push(SIGN[segment.kind]);
+  else if (segment.leaf && segment.kind === "kept") flags.push("›");
+  if (segment.folded) flags.push(`✕${segment.folded}`);
+  if (segment.leaf && segment.best) flags.push("★ best");
+  if (segment.leaf && segment.greedy) flags.push("greedy");
+  setText(shape.sign, flags.join(" "));
+  shape.sign.setAttribute("x", at + 4);
+  shape.sign.setAttribute("y", -4);
+  shape.seen = true;
+}
+
+function word(cell) {
+  const node = make("g", "pg-word");
+  const back = make("rect");
+  back.setAttribute("y", -18); back.setAttribute("height", 18); back.setAttribute("rx", 2);
+  const text = make("text");
+  text.setAttribute("y", -4);
+  text.textContent = cell.text;
+  node.append(back, text);
+  if (cell.between) node.setAttribute("class", "pg-between");
+  else {
+    node.dataset.id = cell.node.id;
+    node.setAttribute("role", "treeitem");
+    node.setAttribute("tabindex", "-1");
+  }
+  return node;
+}
+
+const rootWord = make("text", "pg-root-word");
+const rootEdge = make("path", "pg-edge pg-kept");
+
+function drawTree() {
+  const now = step();
+  const count = judge(now);
+  const level = shownDetail(count);
+  const plan = layout(now, level);
+  const y = (segment) => 26 + segment.row * ROW;
+  for (const shape of shapes.values()) shape.seen = false;
+  tokens = new Map();
+  for (const segment of plan.segments) {
+    segment.rootWidth = plan.rootWidth;
+    segment.origin = plan.segments[0];
+    drawSegment(segment, y);
+  }
+  for (const [key, shape] of shapes) {
+    if (shape.seen) continue;
+    shape.g.remove(); shape.edge.remove(); shape.under.remove();
+    shapes.delete(key);
+  }
+  if (plan.segments.length) {
+    setText(rootWord, plan.rootText);
+    rootWord.setAttribute("x", 2);
+    rootWord.setAttribute("y", 22);
+    rootEdge.setAttribute("d", `M 0 26 L ${plan.rootWidth} 26`);
+    if (!rootWord.parentNode) { layer.append(rootWord); edges.append(rootEdge); }
+  } else { rootWord.remove(); rootEdge.remove(); }
+  size = { width: plan.width + PAD, height: plan.height + PAD };
+  part(".pg-tree-empty").hidden = plan.segments.length > 0;
+  box.style.height = `${Math.min(460, Math.max(170, size.height * Math.min(1, fitScale()) + 24))}px`;
+  if (!free) fit(); else place();
+  focusable();
+  drawControls(now, level, count);
+  drawText();
+}
+
+function drawControls(now, level, count) {
+  slider.max = lastStep();
+  slider.value = now;
+  slider.style.setProperty("--fill", `${lastStep() ? (now / lastStep()) * 100 : 0}%`);
+  part(".pg-tree-step").textContent = nodes.size ? `step ${now + 1} of ${lastStep() + 1}` : "";
+  root.dataset.step = now;
+  root.querySelectorAll("[data-detail]").forEach((button) => {
+    button.setAttribute("aria-checked", String(button.dataset.detail === level));
+    button.tabIndex = button.dataset.detail === level ? 0 : -1;
+  });
+  const legend = [["kept", "───", `kept: ${count.kept} alive`], ["finished", "──■", `finished: ${count.finished}`],
+    ["lost", "╌╌✕", `pruned after some steps: ${count.lost}`], ["pruned", "┄┄✕", `never kept: ${count.pruned}`],
+    ["greedy", "━━━", "greedy: always the likeliest token"], ["best", "━★", "best score"], ["scores", "−3.2 │ −0.8", "sum of log p │ score"]];
+  part(".pg-tree-legend").replaceChildren(...legend.map(([kind, sign, text]) => {
+    const item = el("span", "pg-key-" + kind);
+    item.append(el("i", "", sign), text);
+    return item;
+  }));
+}
+
+function path(id) {
+  const out = [];
+  for (let node = nodes.get(id); node; node = nodes.get(node.parent)) out.unshift(node);
+  return out;
+}
+
+function drawText() {
+  const panel = part(".pg-tree-text");
+  const node = nodes.get(pinned);
+  panel.hidden = !node;
+  if (!node) return;
+  panel.querySelector(".pg-caption").textContent =
+    `Text so far, ${node.step + 1} tokens · ${WORD[node.now || node.status]} · sum of log p ${fixed(node.sum, 3)} · score ${fixed(node.score, 4)}`;
+  const words = panel.querySelector(".pg-tree-words");
+  words.replaceChildren(el("span", "pg-prompt", props.value.prompt || ""));
+  for (const each of path(pinned)) {
+    const piece = el("span", each.greedy ? "pg-of-greedy" : "");
+    piece.append(visible(each.label, true));
+    piece.title = percent(Math.exp(each.logp));
+    words.append(piece);
+  }
+}
+
+// ---- pan and zoom --------------------------------------------------------------------------------
+
+function fitScale() { return Math.max(0.34, Math.min(1, (box.clientWidth - 2 * PAD) / Math.max(1, size.width))); }
+function fit() {
+  const k = Math.max(0.34, Math.min(fitScale(), (box.clientHeight - 8) / Math.max(1, size.height)));
+  const readable = Math.max(k, 0.62);
+  // Too large to read as a whole: show the newest end of it.
+  view = { k: free === "whole" ? k : readable, x: PAD, y: 4 };
+  const over = size.width * view.k + 2 * PAD - box.clientWidth;
+  if (over > 0 && free !== "whole") view.x = props.value.running ? PAD - over : PAD;
+  place();
+}
+function place() { pane.setAttribute("transform", `translate(${view.x.toFixed(1)} ${view.y.toFixed(1)}) scale(${view.k.toFixed(3)})`); }
+function zoom(factor, x = box.clientWidth / 2, y = box.clientHeight / 2) {
+  const k = Math.max(0.15, Math.min(4, view.k * factor));
+  view = { k, x: x - ((x - view.x) * k) / view.k, y: y - ((y - view.y) * k) / view.k };
+  free = true;
+  place();
+}
+function pan(dx, dy) { view = { ...view, x: view.x + dx, y: view.y + dy }; free = true; place(); }
+function whole() { free = "whole"; fit(); free = false; wholeOnce = true; }
+let wholeOnce = false;
+
+svg.addEventListener("wheel", (event) => {
+  // A plain wheel scrolls the page until the reader has put the focus into the tree.
+  if (!(event.ctrlKey || event.metaKey || svg.contains(document.activeElement))) return;
+  event.preventDefault();
+  const frame = svg.getBoundingClientRect();
+  if (event.shiftKey) pan(-event.deltaY, 0);
+  else zoom(Math.exp(-event.deltaY * 0.0015), event.clientX - frame.left, event.clientY - frame.top);
+}, { passive: false });
+let drag = null;
+svg.addEventListener("pointerdown", (event) => { if (event.button === 0) drag = { x: event.clientX, y: event.clientY, moved: false }; });
+window.addEventListener("pointermove", (event) => {
+  if (!drag) return;
+  const dx = event.clientX - drag.x, dy = event.clientY - drag.y;
+  if (!drag.moved && Math.hypot(dx, dy) < 4) return;
+  drag = { x: event.clientX, y: event.clientY, moved: true };
+  tip.hidden = true;
+  svg.classList.add("pg-dragging");
+  pan(dx, dy);
+});
+let dragged = false;
+window.addEventListener("pointerup", () => { dragged = Boolean(drag?.moved); drag = null; svg.classList.remove("pg-dragging"); });
+
+// ---- looking, pinning, walking -------------------------------------------------------------------
+
+function showTip(target) {
+  const node = nodes.get(Number(target.dataset.id));
+  if (!node) return;
+  const name = el("div", "pg-tip-name");
+  name.append(quoted(node.label), el("span", "pg-tip-id", `step ${node.step + 1} · id ${node.token}`));
+  const grid = el("dl");
+  for (const [key, text] of [["sum of log p", fixed(node.sum, 3)], ["score", fixed(node.score, 4)], ["state", WORD[node.now]]]) {
+    grid.append(el("dt", "", key), el("dd", "", text));
+  }
+  const siblings = nodes.has(node.parent) ? nodes.get(node.parent).children : [...nodes.values()].filter((each) => !nodes.has(each.parent));
+  const list = el("ol", "pg-tip-list");
+  for (const each of siblings.slice().sort((a, b) => b.logp - a.logp).slice(0, 10)) {
+    const item = el("li", "pg-is-" + (each.now || each.status) + (each.id === node.id ? " pg-this" : ""));
+    item.append(quoted(each.label), el("span", "pg-tip-p", percent(Math.exp(each.logp))), el("span", "pg-tip-was", WORD[each.now || each.status]));
+    list.append(item);
+  }
+  tip.replaceChildren(name, grid, el("div", "pg-tip-note", "Candidates after the same text:"), list);
+  tip.hidden = false;
+  const frame = box.getBoundingClientRect(), at = target.getBoundingClientRect();
+  tip.style.left = Math.max(4, Math.min(at.left - frame.left, frame.width - tip.offsetWidth - 4)) + "px";
+  tip.style.top = at.bottom - frame.top + 8 + "px";
+}
+
+function focusable() {
+  if (current === null || !tokens.has(current)) current = tokens.size ? tokens.keys().next().value : null;
+  for (const [id, node] of tokens) node.setAttribute("tabindex", id === current ? "0" : "-1");
+}
+
+function walk(id) {
+  if (!tokens.has(id)) return;
+  current = id;
+  focusable();
+  const node = tokens.get(id);
+  node.focus({ preventScroll: true });
+  const frame = box.getBoundingClientRect(), at = node.getBoundingClientRect();
+  const dx = at.left < frame.left + 10 ? frame.left + 10 - at.left : Math.min(0, frame.right - 10 - at.right);
+  const dy = at.top < frame.top + 4 ? frame.top + 4 - at.top : Math.min(0, frame.bottom - 10 - at.bottom);
+  if (dx || dy) pan(dx, dy);
+  showTip(node);
+}
+
+function pin(id) {
+  pinned = pinned === id ? null : id;
+  for (const [each, node] of tokens) {
+    node.setAttribute("class", "pg-word" + (each === pinned ? " pg-selected" : ""));
+    node.setAttribute("aria-selected", String(each === pinned));
+  }
+  drawText();
+}
+
+function neighbour(key) {
+  const node = nodes.get(current);
+  if (key === "ArrowLeft") { for (let up = nodes.get(node.parent); up; up = nodes.get(up.parent)) if (tokens.has(up.id)) return up.id; return null; }
+  if (key === "ArrowRight") {
+    const queue = [...node.children];
+    while (queue.length) { const next = queue.shift(); if (tokens.has(next.id)) return next.id; queue.push(...next.children); }
+    return null;
+  }
+  // The nearest token in the next row above or below.
+  const at = tokens.get(current).getBoundingClientRect();
+  let found = null, nearest = Infinity;
+  for (const [id, each] of tokens) {
+    const other = each.getBoundingClientRect();
+    const dy = (other.top - at.top) * (key === "ArrowDown" ? 1 : -1);
+    if (dy < 4) continue;
+    const distance = dy * 10 + Math.abs(other.left - at.left);
+    if (distance < nearest) { nearest = distance; found = id; }
+  }
+  return found;
+}
+
+layer.addEventListener("mouseover", (event) => { const node = event.target.closest("[data-id]"); if (node && !drag?.moved) showTip(node); });
+layer.addEventListener("mouseleave", () => { tip.hidden = true; });
+layer.addEventListener("focusout", () => { tip.hidden = true; });
+layer.addEventListener("click", (event) => {
+  const node = event.target.closest("[data-id]");
+  if (!node || dragged) return;
+  current = Number(node.dataset.id);
+  focusable();
+  pin(current);
+});
+svg.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const pans = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], ArrowDown: [0, -60] };
+  if (event.shiftKey && event.key in pans) pan(...pans[event.key]);
+  else if (event.key in pans && current !== null) { const next = neighbour(event.key); if (next !== null) walk(next); }
+  else if (event.key === "Enter" || event.key === " ") { if (current !== null) pin(current); }
+  else if (event.key === "+" || event.key === "=") zoom(1.25);
+  else if (event.key === "-") zoom(0.8);
+  else if (event.key === "0") { free = false; fit(); }
+  else return;
+  event.preventDefault();
+});
+
+// ---- controls ------------------------------------------------------------------------------------
+
+function goTo(wanted) {
+  chosenStep = wanted >= lastStep() ? null : Math.max(0, wanted);
+  drawTree();
+}
+function endReplay() { clearInterval(replay); replay = null; part("[data-do=play]").textContent = "▶"; }
+slider.addEventListener("input", () => { endReplay(); goTo(Number(slider.value)); });
+const ACTIONS = {
+  back: () => { endReplay(); goTo(step() - 1); },
+  forth: () => { endReplay(); goTo(step() + 1); },
+  in: () => zoom(1.25), out: () => zoom(0.8), fit: whole,
+  play: () => {
+    if (replay) return endReplay();
+    let at = 0;
+    goTo(0);
+    part("[data-do=play]").textContent = "❚❚";
+    replay = setInterval(() => { at += 1; goTo(at); if (at >= lastStep()) endReplay(); }, 350);
+  },
+};
+for (const [name, act] of Object.entries(ACTIONS)) part(`[data-do=${name}]`).addEventListener("click", act);
+root.querySelectorAll("[data-detail]").forEach((button) => button.addEventListener("click", () => { detail = button.dataset.detail; drawTree(); }));
+part(".pg-segment").addEventListener("keydown", (event) => {
+  if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+  const all = [...root.querySelectorAll("[data-detail]")];
+  const at = all.findIndex((button) => button.getAttribute("aria-checked") === "true");
+  const next = all[(at + (event.key === "ArrowRight" ? 1 : all.length - 1)) % all.length];
+  next.click();
+  next.focus();
+  event.preventDefault();
+});
+part("[data-option=fold]").addEventListener("change", (event) => { fold = event.target.checked; drawTree(); });
+document.addEventListener("pg-pick-beam", (event) => { if (nodes.has(event.detail)) { pinned = null; pin(event.detail); drawTree(); } });
+
+function draw() {
+  const value = props.value;
+  if (!value) return;
+  if (value.number !== number) {
+    number = value.number;
+    chosenStep = pinned = current = null;
+    free = false;
+    endReplay();
+  }
+  root.classList.toggle("pg-running", value.running);
+  root.dataset.number = value.number;
+  part(".pg-notice").hidden = !value.notice;
+  part(".pg-notice").textContent = value.notice;
+  part(".pg-phase").textContent = value.running ? value.phase || "starting" : "";
+  part(".pg-facts").replaceChildren(...value.status.map(([name, text]) => {
+    const fact = el("span", "pg-fact");
+    fact.append(name + " ", el("b", "", text));
+    fact.dataset.fact = name;
+    return fact;
+  }));
+  read(value);
+  if (box.clientWidth) drawTree(); // hidden tab: drawn when it is shown
+}
+watch("value", draw);
+draw();
+new ResizeObserver(() => { if (box.clientWidth && props.value) { if (!rootWord.parentNode) drawTree(); else if (!free) fit(); } }).observe(box);

@@ -1,0 +1,94 @@
+"""Plays one or more streams into a View: handover from an earlier run, waiting for the model, stop, errors."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+
+from backend import Engine, Event, EventStream
+from backend.errors import PlaygroundError
+from ui.loading import Loader
+from ui.session import View
+
+HANDOVER_SECONDS = 5.0
+PERIOD = 0.05  # seconds of events in one batch; silence is reported after four times as long
+Batch = list[tuple[int, Event]]
+
+
+def play(
+    view: View, loader: Loader, start: Callable[[Engine], Sequence[EventStream]]
+) -> Iterator[Batch | None]:
+    """Run what `start` begins; a second run in the same view ends the first.
+
+    Yields batches of (number of the stream, event), empty while nothing happens, and None whenever only the
+    view's phase or notice changed. Closing the iterator, or view.stop, ends every stream. A refused request
+    leaves what the view holds and sets its notice.
+    """
+    with view.turn:
+        halt(view)
+        view.stop.clear()
+        view.idle.clear()
+    try:
+        view.notice, view.phase, view.progress = "", "starting", None
+        yield None
+        for line in loader.wait():
+            view.phase, view.progress = f"waiting for the model: {line}", loader.fraction
+            yield None
+            if view.stop.is_set():
+                return
+        with ExitStack() as stack:
+            streams = [stack.enter_context(stream) for stream in start(loader.require())]
+            for batch in stack.enter_context(closing(_merged(streams))):
+                yield batch
+                if view.stop.is_set():
+                    view.stopped = True
+                    return
+    except PlaygroundError as error:
+        view.notice = str(error)
+    except Exception as error:
+        logging.getLogger(__name__).exception("a run failed")
+        view.notice = f"The run failed: {type(error).__name__}: {error}"
+    finally:
+        if view.finished is not None and view.finished.reason == "error":
+            view.notice = view.finished.message
+        view.phase, view.progress = "", None
+        view.idle.set()
+
+
+def halt(view: View) -> None:
+    """Ask the view's run to end and wait until it has."""
+    view.stop.set()
+    view.idle.wait(HANDOVER_SECONDS)
+
+
+def _merged(streams: Sequence[EventStream]) -> Iterator[Batch]:
+    """The events of several streams as they come, in batches of about PERIOD seconds, until all have ended."""
+    arrived: queue.SimpleQueue[tuple[int, Event | None]] = queue.SimpleQueue()
+
+    def pump(number: int) -> None:
+        for event in streams[number]:
+            arrived.put((number, event))
+        arrived.put((number, None))
+
+    for number in range(len(streams)):
+        threading.Thread(target=pump, args=(number,), name="events", daemon=True).start()
+    left = len(streams)
+    while left:
+        batch: Batch = []
+        deadline = time.monotonic() + 4 * PERIOD
+        while left and (seconds := deadline - time.monotonic()) > 0:
+            try:
+                number, event = arrived.get(timeout=seconds)
+            except queue.Empty:
+                break
+            if event is None:
+                left -= 1
+                continue
+            if not batch:
+                deadline = time.monotonic() + PERIOD
+            batch.append((number, event))
+        yield batch
