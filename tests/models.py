@@ -73,7 +73,8 @@ def qwen3(**changes: Any) -> PreTrainedModel:
 
 
 def mistral(**changes: Any) -> PreTrainedModel:
-    return _seeded(MistralForCausalLM, MistralConfig(**_common(sliding_window=SLIDING_WINDOW, **changes)))
+    changes = {"sliding_window": SLIDING_WINDOW} | changes
+    return _seeded(MistralForCausalLM, MistralConfig(**_common(**changes)))
 
 
 def gpt2(**changes: Any) -> PreTrainedModel:
