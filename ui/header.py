@@ -10,7 +10,7 @@ from backend import SamplingParams, Trace
 from backend.errors import PlaygroundError, RequestError
 from ui import components, knobs, payloads
 from ui.loading import Loader
-from ui.session import Session, View
+from ui.session import Session
 from ui.tabs.inspect import Inspect
 from ui.tabs.score import Score
 from ui.tabs.viewer import QUIET, Updates, take_settings
@@ -67,7 +67,6 @@ class Header:
             if view.running:
                 raise RequestError("A run goes on: stop it before opening a trace.")
             view.show(Trace.from_json(text if isinstance(text, str) else ""), "import")
-            view.prompt = prompt_of(view)
             session.settings |= knobs.settings_of(
                 view.drawn_with[-1] if view.drawn_with else SamplingParams()
             )
@@ -138,13 +137,6 @@ def model_payload(loader: Loader, session: Session | None = None) -> dict[str, A
     if session is not None:
         payload |= {"link": session.link, "link_number": session.link_number}
     return payload
-
-
-def prompt_of(view: View) -> str:
-    """The text in front of a run: as typed, or put together from the prompt's tokens."""
-    if view.request is not None and isinstance(view.request.prompt, str):
-        return view.request.prompt
-    return "".join(view.started.prompt_labels) if view.started is not None else ""
 
 
 def export_json(session: Session) -> dict[str, Any]:

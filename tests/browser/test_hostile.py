@@ -213,6 +213,11 @@ def test_scored_text_can_be_branched_into_a_run(page: Any) -> None:
     wait_for_end(page)
     assert labels(page)[:3] == [*scored[:2], wanted]
     assert len(labels(page)) == 6
+    # The prompt box now holds what the text goes on from, so that a further step goes on, too.
+    assert page.input_value("#pg-prompt textarea") == "The"
+    page.click("#pg-one")
+    until(lambda: len(labels(page)) == 7, "one more token")
+    assert labels(page)[:3] == [*scored[:2], wanted]
 
 
 def test_an_exported_trace_opens_again_and_a_broken_one_says_so(page: Any, tmp_path: Path) -> None:
@@ -233,10 +238,18 @@ def test_an_exported_trace_opens_again_and_a_broken_one_says_so(page: Any, tmp_p
     until(lambda: len(labels(page)) == 6, "one more token")
     assert labels(page)[:5] == before
     wait_for_end(page)
+    foreign = tmp_path / "foreign.json"
+    foreign.write_text(file.read_text(encoding="utf-8").replace('"model":"smollm2-135m"', '"model":"another"'))
+    page.set_input_files(".pg-file", foreign)
+    until(lambda: "model another" in text_of(page, ".pg-inspect .pg-status"), "the other model's text")
+    page.click("#pg-one")
+    page.wait_for_selector(NOTICE)
+    assert "This text was made by another" in text_of(page, NOTICE)
+    assert labels(page) == before
     broken = tmp_path / "broken.json"
     broken.write_text('{"version": 1, "events": [NaN], "x": "<img src=x onerror=window.__p=1>"}')
     page.set_input_files(".pg-file", broken)
     page.wait_for_selector(NOTICE)
-    assert "not strict JSON" in text_of(page, NOTICE)
-    assert len(labels(page)) == 6
+    until(lambda: "not strict JSON" in text_of(page, NOTICE), "the refusal")
+    assert labels(page) == before
     assert_inert(page)

@@ -121,6 +121,7 @@ class Beams:
                     if isinstance(event, SampleFinished):
                         session.tree.add_result(event)
                 if isinstance(event, BeamStepped):
+                    view.phase = "searching"
                     (session.tree.add, session.tree.add_greedy)[number](event)
             if time.monotonic() >= due:
                 yield self.draw(session)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import gradio as gr
 
-from backend import Engine, Request, SamplingParams
+from backend import Engine, Request, SamplingParams, Trace
 from backend.errors import PlaygroundError, RequestError
 from backend.events import TokenDecoded
 from ui import knobs, live, payloads
@@ -27,8 +27,8 @@ class Plan(NamedTuple):
     """What to run, and the steps that stand before it with the sampling each was drawn with."""
 
     request: Request
-    kept: list[TokenDecoded] = []  # noqa: RUF012  # never changed
-    drawn_with: list[SamplingParams] = []  # noqa: RUF012
+    kept: Sequence[TokenDecoded] = ()
+    drawn_with: Sequence[SamplingParams] = ()
 
 
 class Inspect:
@@ -63,7 +63,10 @@ class Inspect:
         self.stop.click(stop, inputs=[session], queue=False, **QUIET)
         self.viewer.step.branch(self._branch, inputs=[session, settings], outputs=outputs, **QUIET)
         score.step.branch(
-            self._branch_from_score, inputs=[session, settings], outputs=[*outputs, tabs], **QUIET
+            self._branch_from_score,
+            inputs=[session, settings],
+            outputs=[*outputs, tabs, self.prompt],
+            **QUIET,
         )
         self.settings, self.tabs = settings, tabs
         self.outputs = outputs
@@ -91,13 +94,14 @@ class Inspect:
         trace, steps, drawn_with = view.trace, list(view.steps), list(view.drawn_with)
         fresh = view.source == "recording" or view.prompt != prompt
 
-        def plan(_: Engine) -> Plan:
+        def plan(engine: Engine) -> Plan:
             if fresh or trace is None:
                 return Plan(replace(knobs.request(prompt, session.settings, session.salt), max_new_tokens=1))
             if trace.finish_reason in ("eos", "stop", "context_full"):
                 raise RequestError(
                     f"The text has ended ({payloads.ENDINGS[trace.finish_reason]}); Run starts a new one."
                 )
+            _check_model(trace, engine)
             params = knobs.sampling(session.settings)
             request = step_request(trace, len(steps), params, session.salt)
             return Plan(replace(request, max_new_tokens=len(steps) + 1), steps, drawn_with)
@@ -113,7 +117,7 @@ class Inspect:
         first = True
         for updates in self._branch_of(session, session.score, turned, event):
             if first:
-                updates[self.tabs] = gr.Tabs(selected="inspect")
+                updates |= {self.tabs: gr.Tabs(selected="inspect"), self.prompt: session.score.prompt}
                 first = False
             yield updates
 
@@ -134,7 +138,8 @@ class Inspect:
             return
         kept, drawn_with = parent.steps[:index], parent.drawn_with[:index]
 
-        def plan(_: Engine) -> Plan:
+        def plan(engine: Engine) -> Plan:
+            _check_model(trace, engine)
             asked = knobs.request("-", session.settings, session.salt)
             request = trace.branch(
                 index, token_id, sampling=asked.sampling, stop=asked.stop, cache_salt=session.salt
@@ -177,12 +182,13 @@ class Inspect:
                 if view.stop.is_set():
                     break
             if not view.stop.is_set():
-                planned = plan(self.loader.require())
-                stream = self.loader.require().stream(planned.request)
-                view.begin(planned.request, "run", planned.kept, planned.drawn_with)
-                view.prompt, view.pinned = prompt, pin
-                yield {**self.viewer.draw(session), self.settings: {"activity": {}}}
-                yield from self._follow(session, view, live.batches(stream))
+                engine = self.loader.require()
+                planned = plan(engine)
+                with engine.stream(planned.request) as stream:
+                    view.begin(planned.request, "run", planned.kept, planned.drawn_with)
+                    view.prompt, view.pinned = prompt, pin
+                    yield {**self.viewer.draw(session), self.settings: {"activity": {}}}
+                    yield from self._follow(session, view, live.batches(stream))
         except PlaygroundError as error:
             view.notice = str(error)
         except Exception as error:
@@ -232,6 +238,14 @@ class Inspect:
         """A knob was moved: the strip says so, the selected step is evaluated again."""
         take_settings(session, turned)
         return {**self._strip(session), self.viewer.step: self.viewer.draw_step(session)}
+
+
+def _check_model(trace: Trace, engine: Engine) -> None:
+    """Token ids of one model mean nothing to another."""
+    if trace.started.model != engine.model_name:
+        raise RequestError(
+            f"This text was made by {trace.started.model}; {engine.model_name} cannot go on from its tokens."
+        )
 
 
 def stop(session: Session) -> None:

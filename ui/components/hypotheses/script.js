@@ -25,6 +25,7 @@ function row(entry, value) {
     const end = i === entry.labels.length - 1 && entry.special;
     const piece = el("span", end ? "pg-special" : "");
     piece.append(end ? label : visible(label, false));
+    for (const mark of piece.querySelectorAll(".pg-space")) mark.replaceWith(" "); // read as text here
     text.append(piece);
   });
   for (const [holds, tag, kind] of [[entry.returned.length, "returned " + entry.returned.map((r) => "#" + (r + 1)).join(", "), "pg-tag-now"],

@@ -10,7 +10,7 @@ const bar = root.querySelector(".pg-bar");
 const notice = root.querySelector(".pg-notice");
 const source = root.querySelector('[data-part="source"]');
 const ENDS = {
-  probability: ["certain", "unlikely"], surprise: ["0 bits", "12 bits"], rank: ["best", "rank 100+"],
+  probability: ["certain", "unlikely"], surprise: ["0 bits", "10 bits"], rank: ["best", "rank 100+"],
 };
 const COUNTS = new Set(["tokens", "tok/s", "bits a token"]);
 let number = null;          // the text that is drawn
@@ -24,7 +24,7 @@ let timer = null;
 function heat(row) {
   const [, , p, bits, rank] = row;
   if (mode === "probability") return typeof p === "number" ? 1 - Math.sqrt(p) : 1;
-  if (mode === "surprise") return typeof bits === "number" ? Math.min(1, bits / 12) : 1;
+  if (mode === "surprise") return typeof bits === "number" ? Math.min(1, bits / 10) : 1;
   return Math.min(1, Math.log10(rank) / 2);
 }
 

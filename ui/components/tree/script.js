@@ -5,7 +5,7 @@ const root = element.querySelector(".pg-tree");
 const part = (query) => root.querySelector(query);
 const svg = part(".pg-tree-svg"), pane = part(".pg-tree-pan"), edges = part(".pg-tree-edges"), layer = part(".pg-tree-nodes");
 const box = part(".pg-tree-box"), tip = part(".pg-tip"), slider = part("[data-part=step]");
-const ROW = 36, GAP = 30, PAD = 12, FOLD = 7, ENDS = 3;
+const TOP = 26, READABLE = 0.7, ROW = 36, GAP = 30, PAD = 12, FOLD = 7, ENDS = 3;
 const SIGN = { kept: "", finished: "■", pruned: "✕", lost: "✕", greedy: "" };
 const WORD = { kept: "kept", finished: "finished", pruned: "never kept", lost: "pruned later", greedy: "greedy only" };
 const measure = document.createElement("canvas").getContext("2d");
@@ -36,7 +36,7 @@ const glyphs = (label) => {
 const width = (text, font) => { measure.font = font; return measure.measureText(text).width; };
 const fonts = () => {
   const family = getComputedStyle(root).fontFamily;
-  return { word: `13.5px ${family}`, small: `10.5px ${family}` };
+  return { word: `13.5px ${family}`, bold: `600 13.5px ${family}`, small: `11px ${family}` };
 };
 
 // ---- what the search looked like at a step -------------------------------------------------------
@@ -73,12 +73,9 @@ function bestAt(now) {
   const value = props.value;
   if (now >= lastStep() && value.best !== null && value.best !== undefined && nodes.has(value.best)) return nodes.get(value.best);
   let best = null;
-  for (const status of ["finished", "kept"]) {
-    for (const node of nodes.values()) {
-      const counts = node.status === status && node.step <= now && (status === "finished" || node.step === now);
-      if (counts && (best === null || node.score > best.score)) best = node;
-    }
-    if (best) return best;
+  for (const node of nodes.values()) {
+    const counts = node.status === "finished" ? node.step <= now : node.status === "kept" && node.alive && !node.children.some((child) => child.step <= now && child.alive);
+    if (counts && node.step <= now && (best === null || node.score > best.score)) best = node;
   }
   return best;
 }
@@ -99,44 +96,72 @@ function layout(now, level) {
   const kids = (children) => children.filter(keep).sort((a, b) => (a.now === "pruned") - (b.now === "pruned") || a.id - b.id);
   const hidden = (node) => node.children.filter((child) => child.step <= now && child.now === "lost" && !keep(child)).length;
   const roots = kids([...nodes.values()].filter((node) => !nodes.has(node.parent)));
-  const segments = [];
   const rootText = props.value.prompt || "";
   const rootWidth = width(rootText, type.word) + 10;
-  let row = 0, right = rootWidth;
-  // Depth first; a run goes straight on and further children take the rows below.
-  const stack = roots.slice().reverse().map((node) => ({ node, from: null }));
-  while (stack.length) {
-    const { node: start, from } = stack.pop();
+  const segments = [];
+  const measured = (start, from) => {
     const run = [start];
     let end = start, next = kids(end.children);
     const same = (a, b) => a.now === b.now && a.greedy === b.greedy && best.has(a.id) === best.has(b.id) && a.now !== "finished" && !hidden(a);
     while (fold && next.length === 1 && same(end, next[0])) { end = next[0]; run.push(end); next = kids(end.children); }
-    const straight = from ? !from.used : segments.length === 0;
-    if (from) from.used = true;
-    const segment = { start, end, run, used: false, row: straight && from ? from.row : segments.length === 0 ? 0 : ++row };
-    segment.from = from;
-    segment.kind = end.now;
-    segment.greedy = start.greedy;
-    segment.best = best.has(start.id);
-    segment.first = straight;
-    segment.cells = cells(run, type);
-    segment.folded = hidden(end);
+    const segment = { start, from, next, leaf: !next.length, kind: end.now, greedy: start.greedy, best: best.has(start.id), folded: hidden(end) };
+    segment.cells = cells(run, type, segment.best);
     segment.x = (from ? from.x + from.width : rootWidth) + GAP;
-    const score = `${fixed(end.sum, 2)} │ ${fixed(end.score, 3)}`;
-    segment.score = score;
-    const flag = (SIGN[end.now] || !next.length || segment.folded) ? 14 + (segment.folded ? 16 : 0) : 0;
-    segment.width = Math.max(segment.cells.reduce((sum, cell) => sum + cell.width, 0) + 6, width(score, type.small) + 6) + flag;
-    segment.leaf = !next.length;
+    segment.score = `${fixed(end.sum, 2)} │ ${fixed(end.score, 3)}`;
+    segment.flags = flags(segment);
+    const text = segment.cells.reduce((sum, cell) => sum + cell.width, 0) + 6;
+    segment.width = Math.max(text + (segment.flags ? width(segment.flags, type.small) + 8 : 0), width(segment.score, type.small) + 8);
     segments.push(segment);
-    right = Math.max(right, segment.x + segment.width + (segment.leaf ? 70 : 0));
-    for (const child of next.slice().reverse()) stack.push({ node: child, from: segment });
+    return segment;
+  };
+  // A lane is a text that goes straight on through the first child of every fork.
+  const lane = (start, from) => {
+    const members = [measured(start, from)];
+    for (let end = members[0]; end.next.length; end = members.at(-1)) members.push(measured(end.next[0], end));
+    return members;
+  };
+  // Lanes are placed from the right: what forks late lies nearest, what forks early passes below it, so that
+  // no edge crosses a text; a row is shared by lanes that do not overlap.
+  const rows = [];
+  const free = (row, from, to) => (rows[row] || []).every(([a, b]) => to <= a || from >= b);
+  const take = (row, from, to) => { (rows[row] ||= []).push([from, to]); };
+  const place = (members, row) => {
+    members.forEach((segment) => { segment.row = row; });
+    const first = members[0];
+    take(row, first.x - (first.from ? GAP : 0), members.at(-1).x + members.at(-1).width + 14);
+    for (const segment of members.slice().reverse()) {
+      for (const node of segment.next.slice(1)) fork(node, segment, row, segment.x + segment.width);
+    }
+  };
+  const fork = (node, from, row, x) => {
+    const members = lane(node, from);
+    const end = members.at(-1).x + members.at(-1).width + 14;
+    let at = row + 1;
+    while (!free(at, x + 2, end)) at += 1;
+    for (let between = row + 1; between < at; between += 1) take(between, x + 2, x + GAP * 0.4);
+    place(members, at);
+  };
+  if (roots.length) {
+    place(lane(roots[0], null), 0);
+    for (const node of roots.slice(1)) fork(node, null, 0, rootWidth);
   }
-  return { segments, width: right, height: (row + 1) * ROW, rootText, rootWidth };
+  const right = Math.max(rootWidth, ...segments.map((segment) => segment.x + segment.width));
+  return { segments, width: right, height: Math.max(1, rows.length) * ROW, rootText, rootWidth };
+}
+
+function flags(segment) {
+  const out = [];
+  if (SIGN[segment.kind]) out.push(SIGN[segment.kind]);
+  else if (segment.leaf && segment.kind === "kept") out.push("›");
+  if (segment.folded) out.push(`✕${segment.folded}`);
+  if (segment.leaf && segment.best) out.push("★ best");
+  if (segment.leaf && segment.greedy) out.push("greedy");
+  return out.join(" ");
 }
 
 // The tokens of a run; a long run shows its first and last ones and how many lie between.
-function cells(run, type) {
-  const one = (node) => { const text = glyphs(node.label); return { node, text, width: Math.max(5, width(text, type.word)) }; };
+function cells(run, type, bold) {
+  const one = (node) => { const text = glyphs(node.label); return { node, text, width: Math.max(5, width(text, bold ? type.bold : type.word)) }; };
   if (!fold || run.length <= FOLD) return run.map(one);
   const text = ` …${run.length - 2 * ENDS}… `;
   return [...run.slice(0, ENDS).map(one), { node: run[run.length - ENDS - 1], text, width: width(text, type.word), between: run.length - 2 * ENDS }, ...run.slice(-ENDS).map(one)];
@@ -150,20 +175,20 @@ function classes(segment) {
 
 function setText(node, text) { if (node.textContent !== text) node.textContent = text; }
 
-function drawSegment(segment, y) {
+function drawSegment(segment, y, rootWidth) {
   const key = segment.start.id;
   let shape = shapes.get(key);
   if (!shape) {
-    shape = { g: make("g"), under: make("path"), edge: make("path"), score: make("text", "pg-node-score"), sign: make("text", "pg-node-sign"), words: make("g"), sign2: "" };
+    shape = { g: make("g"), under: make("path"), edge: make("path"), score: make("text", "pg-node-score"), sign: make("text", "pg-node-sign"), words: make("g") };
     shape.g.append(shape.words, shape.score, shape.sign);
     edges.append(shape.under, shape.edge);
     layer.append(shape.g);
     shapes.set(key, shape);
   }
   const from = segment.from;
-  const x0 = from ? from.x + from.width : segment.rootWidth, y0 = from ? y(from) : y(segment.origin);
+  const x0 = from ? from.x + from.width : rootWidth, y0 = from ? y(from) : TOP;
   const x = segment.x, top = y(segment), end = x + segment.width;
-  const bend = y0 === top ? `L ${x} ${top}` : `C ${x0 + GAP * 0.6} ${y0} ${x0 + GAP * 0.3} ${top} ${x} ${top}`;
+  const bend = y0 === top ? `L ${x} ${top}` : `C ${x0 + GAP * 0.45} ${y0} ${x0 + GAP * 0.05} ${top} ${x} ${top}`;
   const path = `M ${x0} ${y0} ${bend} L ${end} ${top}`;
   const names = classes(segment);
   shape.edge.setAttribute("d", path);
@@ -195,13 +220,7 @@ function drawSegment(segment, y) {
   setText(shape.score, segment.score);
   shape.score.setAttribute("x", 3);
   shape.score.setAttribute("y", 13);
-  const flags = [];
-  if (SIGN[segment.kind]) flags.push(SIGN[segment.kind]);
-  else if (segment.leaf && segment.kind === "kept") flags.push("›");
-  if (segment.folded) flags.push(`✕${segment.folded}`);
-  if (segment.leaf && segment.best) flags.push("★ best");
-  if (segment.leaf && segment.greedy) flags.push("greedy");
-  setText(shape.sign, flags.join(" "));
+  setText(shape.sign, segment.flags);
   shape.sign.setAttribute("x", at + 4);
   shape.sign.setAttribute("y", -4);
   shape.seen = true;
@@ -232,13 +251,11 @@ function drawTree() {
   const count = judge(now);
   const level = shownDetail(count);
   const plan = layout(now, level);
-  const y = (segment) => 26 + segment.row * ROW;
+  const y = (segment) => TOP + segment.row * ROW;
   for (const shape of shapes.values()) shape.seen = false;
   tokens = new Map();
   for (const segment of plan.segments) {
-    segment.rootWidth = plan.rootWidth;
-    segment.origin = plan.segments[0];
-    drawSegment(segment, y);
+    drawSegment(segment, y, plan.rootWidth);
   }
   for (const [key, shape] of shapes) {
     if (shape.seen) continue;
@@ -248,13 +265,13 @@ function drawTree() {
   if (plan.segments.length) {
     setText(rootWord, plan.rootText);
     rootWord.setAttribute("x", 2);
-    rootWord.setAttribute("y", 22);
-    rootEdge.setAttribute("d", `M 0 26 L ${plan.rootWidth} 26`);
+    rootWord.setAttribute("y", TOP - 4);
+    rootEdge.setAttribute("d", `M 0 ${TOP} L ${plan.rootWidth} ${TOP}`);
     if (!rootWord.parentNode) { layer.append(rootWord); edges.append(rootEdge); }
   } else { rootWord.remove(); rootEdge.remove(); }
   size = { width: plan.width + PAD, height: plan.height + PAD };
   part(".pg-tree-empty").hidden = plan.segments.length > 0;
-  box.style.height = `${Math.min(460, Math.max(170, size.height * Math.min(1, fitScale()) + 24))}px`;
+  box.style.height = `${Math.min(460, Math.max(170, size.height * fitScale() + 24))}px`;
   if (!free) fit(); else place();
   focusable();
   drawControls(now, level, count);
@@ -306,14 +323,20 @@ function drawText() {
 
 // ---- pan and zoom --------------------------------------------------------------------------------
 
-function fitScale() { return Math.max(0.34, Math.min(1, (box.clientWidth - 2 * PAD) / Math.max(1, size.width))); }
+function fitScale() { return Math.max(READABLE, Math.min(1, (box.clientWidth - 2 * PAD) / Math.max(1, size.width))); }
+// As much as can be read: what is too large for that shows its newest end while it grows.
 function fit() {
-  const k = Math.max(0.34, Math.min(fitScale(), (box.clientHeight - 8) / Math.max(1, size.height)));
-  const readable = Math.max(k, 0.62);
-  // Too large to read as a whole: show the newest end of it.
-  view = { k: free === "whole" ? k : readable, x: PAD, y: 4 };
-  const over = size.width * view.k + 2 * PAD - box.clientWidth;
-  if (over > 0 && free !== "whole") view.x = props.value.running ? PAD - over : PAD;
+  const k = fitScale();
+  const over = size.width * k + 2 * PAD - box.clientWidth;
+  view = { k, x: over > 0 && props.value.running ? PAD - over : PAD, y: 4 };
+  place();
+}
+// The whole tree, however small, and back.
+function whole() {
+  const k = Math.min(1, (box.clientWidth - 2 * PAD) / Math.max(1, size.width), (box.clientHeight - 8) / Math.max(1, size.height));
+  if (free && Math.abs(view.k - k) < 1e-6) { free = false; fit(); return; }
+  free = true;
+  view = { k, x: PAD, y: 4 };
   place();
 }
 function place() { pane.setAttribute("transform", `translate(${view.x.toFixed(1)} ${view.y.toFixed(1)}) scale(${view.k.toFixed(3)})`); }
@@ -324,9 +347,6 @@ function zoom(factor, x = box.clientWidth / 2, y = box.clientHeight / 2) {
   place();
 }
 function pan(dx, dy) { view = { ...view, x: view.x + dx, y: view.y + dy }; free = true; place(); }
-function whole() { free = "whole"; fit(); free = false; wholeOnce = true; }
-let wholeOnce = false;
-
 svg.addEventListener("wheel", (event) => {
   // A plain wheel scrolls the page until the reader has put the focus into the tree.
   if (!(event.ctrlKey || event.metaKey || svg.contains(document.activeElement))) return;
