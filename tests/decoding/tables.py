@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
-from backend.decoding.forward import Context, Forward, Strategy
+from backend.decoding.forward import TARGET, Context, Forward, Strategy
 from backend.events import Event
 from backend.kv.block_manager import BlockManager
 from backend.request import Request
@@ -48,17 +48,26 @@ def context(request: Request, eos_ids: set[int], context_length: int = 10_000) -
     )
 
 
-def drive(context: Context, strategy: Strategy, logprobs: Tensor, cache: bool = True) -> list[Event]:
-    """Run a strategy to its end over a table of log-probabilities; audits the blocks at every step."""
+def drive(
+    context: Context,
+    strategy: Strategy,
+    logprobs: Tensor,
+    draft: tuple[Tensor, BlockManager] | None = None,
+) -> list[Event]:
+    """Run a strategy to its end over a table of log-probabilities; audits the blocks at every step.
+
+    `draft` is the table and the pool of a draft model, if the strategy asks one.
+    """
+    pools = {TARGET: (logprobs, context.blocks), "draft": draft}
     events: list[Event] = []
     item = next(strategy)
     try:
         while True:
             if isinstance(item, Forward):
-                answer = [
-                    _answer(context, sequence, item.num_logits, logprobs) for sequence in item.sequences
-                ]
-                context.blocks.check_integrity(item.sequences)
+                asked = pools[item.model]
+                assert asked is not None
+                answer = [_answer(*asked, sequence, item.num_logits) for sequence in item.sequences]
+                asked[1].check_integrity(item.sequences)
                 item = strategy.send(answer)
             else:
                 events.append(item)
@@ -69,9 +78,9 @@ def drive(context: Context, strategy: Strategy, logprobs: Tensor, cache: bool = 
         return events
 
 
-def _answer(context: Context, sequence: Sequence, num_logits: int, logprobs: Tensor) -> Tensor:
-    context.blocks.reserve(sequence, len(sequence))
-    context.blocks.commit(sequence, len(sequence))
+def _answer(logprobs: Tensor, blocks: BlockManager, sequence: Sequence, num_logits: int) -> Tensor:
+    blocks.reserve(sequence, len(sequence))
+    blocks.commit(sequence, len(sequence))
     return after(logprobs, torch.tensor(sequence.token_ids))[-num_logits:]
 
 
