@@ -239,7 +239,9 @@ def test_an_exported_trace_opens_again_and_a_broken_one_says_so(page: Any, tmp_p
     assert labels(page)[:5] == before
     wait_for_end(page)
     foreign = tmp_path / "foreign.json"
-    foreign.write_text(file.read_text(encoding="utf-8").replace('"model":"smollm2-135m"', '"model":"another"'))
+    foreign.write_text(
+        file.read_text(encoding="utf-8").replace('"model":"smollm2-135m"', '"model":"another"')
+    )
     page.set_input_files(".pg-file", foreign)
     until(lambda: "model another" in text_of(page, ".pg-inspect .pg-status"), "the other model's text")
     page.click("#pg-one")
