@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 
 from backend.decoding.forward import Context, Strategy
+from backend.decoding.peek import Peeked, peek
 from backend.decoding.plan import plan
 from backend.decoding.score import score
 from backend.drafts import Drafts
@@ -23,7 +24,7 @@ from backend.model import catalogue
 from backend.model.bundled import NAME as BUNDLED
 from backend.model.catalogue import LoadedModel
 from backend.model.runner import ModelRunner, kv_bytes_per_token
-from backend.request import Request, Sample, SamplingParams
+from backend.request import Request, Sample, SamplingParams, Speculative
 from backend.sampling import noise
 from backend.sampling.pipeline import Pipeline
 from backend.scheduler import Pool, Run, Scheduler
@@ -214,6 +215,26 @@ class Engine:
         """
         single = replace(request, max_new_tokens=len(request.output_prefix) + 1, stop=(), strategy=Sample())
         return self.generate(single).steps()[0]
+
+    def peek(self, request: Request) -> Peeked:
+        """What draft and target make of the next token of a speculative request, without drawing it.
+
+        Raises:
+            RequestError, PlaygroundError: as generate.
+        """
+        if not isinstance(request.strategy, Speculative):
+            raise RequestError("only a speculative request has a draft to look at")
+        prompt_ids = self._prompt_ids(request)
+        drafter = self._drafts.prepare(request.strategy)
+        self._check_room(replace(request, max_new_tokens=len(request.output_prefix) + 1), len(prompt_ids), 1)
+        found: list[Peeked] = []
+        stream = self._start(
+            request, prompt_ids, request.sampling, lambda context: peek(context, drafter(context), found)
+        )
+        _completed(request, stream)
+        if not found:
+            raise PlaygroundError("the engine was closed before the step was computed")
+        return found[0]
 
     def close(self) -> None:
         """Stop the loop; runs that still go on are cancelled."""

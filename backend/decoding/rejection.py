@@ -41,6 +41,15 @@ def check(target: Tensor, draft: Tensor | None, token_id: int, uniform: float) -
     return Check(p, q, threshold, uniform)
 
 
+def thresholds(target: Tensor, draft: Tensor | None, token_ids: Tensor) -> Tensor:
+    """The threshold of `check` for many drafted tokens at once; [N] ids in, [N] out."""
+    p = target[token_ids]
+    if draft is None:
+        return p
+    q = draft[token_ids]
+    return torch.where(q > 0, (p / q).clamp(max=1.0), torch.zeros_like(p))
+
+
 def residual(target: Tensor, draft: Tensor | None, token_id: int) -> Tensor:
     """max(0, target - draft), normalised; [V]. Draft None is a point mass on `token_id`.
 
