@@ -318,3 +318,16 @@ def test_the_phone_has_no_sideways_scroll_and_a_drawer(open_page: Callable[..., 
     page.locator('.pg-knob[data-stage="top_p"]').wait_for(state="visible")
     page.keyboard.press("Escape")
     page.locator("#pg-side").wait_for(state="hidden")
+
+
+def test_run_during_a_run_starts_over(page: Any, site: Site) -> None:
+    start = site.engine.block_manager.num_free_blocks
+    set_run(page, max_new_tokens=2000, logit_bias="0: -100\n2: -100")
+    run(page, "One two three", wait=False)
+    until(lambda: page.locator(TOKENS).count() >= 3, "three tokens")
+    set_run(page, max_new_tokens=3)
+    run(page, "The sea")
+    assert "".join(page.locator(".pg-inspect .pg-prompt").all_text_contents()) == "The sea"
+    assert page.locator(TOKENS).count() == 3
+    assert "ended token limit" in text_of(page, STATUS)
+    until(lambda: site.engine.block_manager.num_free_blocks == start, "free blocks", seconds=5)

@@ -58,8 +58,9 @@ class Inspect:
         inputs = [session, settings, self.prompt]
         self.viewer.wire(session)
         for event in (self.run.click, self.prompt.submit):
-            event(self._run, inputs=inputs, outputs=outputs, **QUIET)
-        self.step.click(self._step, inputs=inputs, outputs=outputs, **QUIET)
+            # A second Run starts over; a second Step waits for the first. Neither click may get lost.
+            event(self._run, inputs=inputs, outputs=outputs, trigger_mode="multiple", **QUIET)
+        self.step.click(self._step, inputs=inputs, outputs=outputs, trigger_mode="always_last", **QUIET)
         self.stop.click(stop, inputs=[session], queue=False, **QUIET)
         self.viewer.step.branch(self._branch, inputs=[session, settings], outputs=outputs, **QUIET)
         score.step.branch(
