@@ -79,6 +79,7 @@ def strip(view: View, stale: bool = False) -> dict[str, Any]:
         "prompt": [
             [i, label, is_special(label)] for i, label in zip(ids[hidden:], prompt[hidden:], strict=True)
         ],
+        "expected": max(len(view.steps), view.request.max_new_tokens if view.request else 0),
         "rows": [strip_row(step) for step in view.steps],
         "pinned": view.pinned,
         "phase": view.phase,

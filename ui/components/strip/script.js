@@ -68,6 +68,14 @@ function drawPrompt(value) {
   }
 }
 
+// Room for the text that is expected, so that what stands below does not move while it arrives.
+function reserve(value) {
+  const width = list.clientWidth;
+  if (!width) return;
+  const characters = value.prompt.reduce((sum, entry) => sum + entry[1].length, 0) + value.expected * 5;
+  list.style.minHeight = `min(${Math.ceil((characters * 8.5) / width) * 31 + 4}px, 214px)`;
+}
+
 function setCurrent(index, focus) {
   if (!nodes.length) { current = null; return; }
   const next = Math.max(0, Math.min(nodes.length - 1, index));
@@ -98,6 +106,7 @@ function draw() {
   if (fresh || list.dataset.prompt !== promptKey) {
     drawPrompt(value);
     list.dataset.prompt = promptKey;
+    reserve(value);
     number = value.number; pinned = null; current = null;
   }
   // Keep every token that is still the same; only what differs is made anew.
