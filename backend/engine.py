@@ -157,6 +157,10 @@ class Engine:
         return self._runner.vocab_size
 
     @property
+    def num_layers(self) -> int:
+        return int(self._runner.model.config.get_text_config().num_hidden_layers)
+
+    @property
     def has_chat_template(self) -> bool:
         return bool(self._tokenizer.chat_template)
 
@@ -196,7 +200,7 @@ class Engine:
         Raises:
             RequestError: the text is empty, has one token only, or exceeds the context.
         """
-        request = Request(text, cache_salt=cache_salt)
+        request = Request(text, max_new_tokens=1, cache_salt=cache_salt)
         token_ids = self._prompt_ids(request)
         if len(token_ids) < 2:
             raise RequestError(

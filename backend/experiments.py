@@ -14,7 +14,7 @@ from backend.engine import Engine
 from backend.errors import RequestError
 from backend.request import Request, Speculative
 
-__all__ = ["ChiSquare", "Proof", "Series", "expected_tokens", "prove_step", "prove_tables"]
+__all__ = ["ChiSquare", "Proof", "Draws", "expected_tokens", "prove_step", "prove_tables"]
 
 MAX_DRAWS = 200_000
 LEAST_EXPECTED = 5.0  # draws a bin must expect for the chi-square distribution to hold
@@ -36,7 +36,7 @@ class ChiSquare:
 
 
 @dataclass(frozen=True)
-class Series:
+class Draws:
     """Draws of one kind: how often each shown token came, and "other" last; and how well all of them fit."""
 
     counts: tuple[int, ...]
@@ -63,9 +63,9 @@ class Proof:
     q: tuple[float, ...]
     p_other: float
     q_other: float
-    speculative: Series
-    plain: Series
-    careless: Series
+    speculative: Draws
+    plain: Draws
+    careless: Draws
     num_accepted: int
     acceptance: float
 
@@ -127,10 +127,10 @@ def prove_tables(
     size = p.numel()
     shown = torch.sort(p, descending=True, stable=True).indices[: min(NUM_SHOWN, int((p > 0).sum()))]
 
-    def series(tokens: Tensor) -> Series:
+    def series(tokens: Tensor) -> Draws:
         counts = torch.bincount(tokens, minlength=size)
         listed = counts[shown].tolist()
-        return Series((*listed, num_draws - sum(listed)), fit(counts, p))
+        return Draws((*listed, num_draws - sum(listed)), fit(counts, p))
 
     ids = shown.tolist()
     return Proof(

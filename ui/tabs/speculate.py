@@ -1,0 +1,282 @@
+"""Speculate: drafted tokens inside the text, each round's checks, and what it gains over plain decoding."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from backend import Engine, Request, Sample, Speculative
+from backend.errors import PlaygroundError, RequestError
+from backend.experiments import prove_step
+from backend.model.catalogue import CATALOGUE
+from ui import components, knobs
+from ui import speculation_payloads as drawn
+from ui.lessons import Lesson
+from ui.loading import Loader
+from ui.series import Series
+from ui.session import Session
+from ui.speculation import Kind, Speculation, rounds
+from ui.tabs.lesson_bar import LessonBar
+from ui.tabs.player import halt, play
+from ui.tabs.viewer import QUIET, Updates, take_settings, whole
+
+FOLDER = Path(__file__).parents[2] / "presets" / "speculation"
+PERIOD = 0.15  # seconds between redraws while a run goes on
+MAX_LENGTH = 512  # new tokens; a payload with every piece of a longer text would get heavy
+NUM_DRAWS = 20_000
+# Taken in turns, so that a slow moment of the machine does not hit always the same one.
+MORE_PAIRS: tuple[Kind, ...] = ("plain", "speculative", "speculative", "plain", "plain", "speculative")
+
+SOURCES = [
+    ["prompt_lookup", "prompt lookup: what followed before"],
+    ["layer_skip", "layer skip: a sixth left out"],
+    ["layer_skip_half", "layer skip: half left out"],
+    *([name, f"model: {entry.title}"] for name, entry in CATALOGUE.items()),
+]
+FIELDS: list[dict[str, Any]] = [
+    {"name": "draft", "title": "draft from", "kind": "select", "options": SOURCES,
+     "hint": "Where the guesses come from. A draft model needs the tokenizer of the model that runs."},
+    {"name": "num_draft_tokens", "title": "k, drafted", "kind": "number", "min": 1, "max": 16, "step": 1,
+     "hint": "Tokens guessed before each call of the target."},
+    {"name": "verify", "title": "check", "kind": "select",
+     "options": [["rejection", "rejection: same distribution"], ["coupled", "coupled: same text"]],
+     "hint": "rejection accepts with probability min(1, p / q); coupled shares the luck, so the text is that of plain "
+             "sampling under the same seed."},
+    {"name": "max_new_tokens", "title": "new tokens", "kind": "number", "min": 1, "max": MAX_LENGTH, "step": 1,
+     "hint": "Upper limit on generated tokens."},
+    {"name": "adaptive", "title": "adaptive k", "kind": "check",
+     "hint": "Draft fewer after an early rejection, more after full acceptance."},
+]  # fmt: skip
+START: dict[str, Any] = {
+    "draft": "prompt_lookup",
+    "num_draft_tokens": 8,
+    "verify": "rejection",
+    "max_new_tokens": 64,
+    "adaptive": False,
+}
+NOTE = (
+    "Temperature, cuts, penalties, seed and chat come from the knobs; draft and target pass the same stages."
+)
+
+
+class Speculate:
+    """The tab's widgets and their wiring."""
+
+    def __init__(self, loader: Loader, lessons: Sequence[Lesson] = ()):
+        self.loader = loader
+        self.lessons = LessonBar("speculate", lessons, START, NOTE)
+        with gr.Row(elem_classes="pg-compose"):
+            self.prompt = gr.Textbox(
+                value=lessons[0].prompt if lessons else "",
+                lines=3,
+                max_lines=10,
+                show_label=False,
+                label="Prompt",
+                container=False,
+                placeholder="A prompt to continue",
+                elem_id="pg-speculate-prompt",
+            )
+            with gr.Row(elem_classes="pg-buttons"):
+                self.run = gr.Button("Run", elem_classes="pg-run", elem_id="pg-speculate-run")
+                self.stop = gr.Button(
+                    "Stop", elem_classes="pg-stop", elem_id="pg-speculate-stop", interactive=False
+                )
+        self.fields = components.build(
+            "fields", {"number": 1, "values": START, "note": NOTE}, "pg-speculate-fields", spec=FIELDS
+        )
+        empty = Session()
+        view, state = empty.speculate, empty.speculation
+        self.text = components.build("drafts", drawn.text(view, state), "pg-speculate-text")
+        self.payoff = components.build("payoff", drawn.payoff(view, state), "pg-speculate-payoff")
+        with gr.Row(elem_classes="pg-speculate-row"):
+            self.round = components.build("round", drawn.detail(view, state), "pg-speculate-round")
+            self.proof = components.build("proof", drawn.proof(view, state), "pg-speculate-proof")
+        self.formula = components.build(
+            "formula", drawn.formula_point(view), "pg-speculate-formula", spec=drawn.formula()
+        )
+        for component in (self.text, self.payoff, self.round, self.proof, self.formula):
+            component.elem_classes = [*component.elem_classes, "pg-card"]
+
+    def wire(self, session: gr.State, settings: gr.HTML) -> None:
+        self.drawn = [self.text, self.payoff, self.round, self.proof, self.formula]
+        self.outputs = outputs = [*self.drawn, self.stop]
+        self.lessons.wire(session, settings, self.prompt, self.fields)
+        for event in (self.run.click, self.prompt.submit):
+            event(self._run, inputs=[session, settings, self.prompt, self.fields], outputs=outputs, **QUIET)
+        self.payoff.measure(self._measure, inputs=[session], outputs=outputs, **QUIET)
+        self.stop.click(lambda session: halt(session.speculate), inputs=[session], queue=False, **QUIET)
+        for component in (self.text, self.round, self.payoff):
+            component.pin(self._pin, inputs=[session], outputs=self.drawn, trigger_mode="multiple", **QUIET)
+        self.proof.prove(self._prove, inputs=[session], outputs=[self.proof], **QUIET)
+
+    def _run(self, session: Session, turned: Any, prompt: str, sent: Any) -> Iterator[Updates]:
+        """The speculative run, then plain decoding of the same request, alone on the model each."""
+        take_settings(session, turned)
+        values = sent.get("values") if isinstance(sent, dict) else None
+        view = session.speculate
+
+        def start(engine: Engine) -> list[Series]:
+            asked = request(engine, prompt, session.settings, values if isinstance(values, dict) else {})
+            series = Series(engine, [salted(session, asked), salted(session, plain(asked))])
+            session.speculation = Speculation(lossless=lossless(asked), planned=["speculative", "plain"])
+            view.begin(asked, "run")
+            view.prompt = prompt
+            return [series]
+
+        yield from self._play(session, start)
+
+    def _measure(self, session: Session) -> Iterator[Updates]:
+        """More pairs of runs of the request shown, without drawing them."""
+        view, state = session.speculate, session.speculation
+        asked = view.request
+        if asked is None or view.running or not state.runs:
+            yield {self.payoff: gr.skip()}
+            return
+
+        def start(engine: Engine) -> list[Series]:
+            kinds = list(MORE_PAIRS)
+            runs = {"plain": plain(asked), "speculative": asked}
+            series = Series(engine, [salted(session, runs[kind]) for kind in kinds])
+            state.planned = kinds
+            return [series]
+
+        yield from self._play(session, start)
+
+    def _play(self, session: Session, start: Callable[[Engine], list[Series]]) -> Iterator[Updates]:
+        view = session.speculate
+        due = 0.0
+        yield {self.stop: gr.Button(interactive=True), self.payoff: drawn.payoff(view, session.speculation)}
+        for batch in play(view, self.loader, start):
+            state = session.speculation
+            for _, event in batch or ():
+                if state.take(event):
+                    view.add(event)
+            if batch is not None and state.runs:
+                view.phase = phase(state)
+            if time.monotonic() >= due:
+                yield self.draw(session)
+                due = time.monotonic() + PERIOD
+        yield {**self.draw(session), self.stop: gr.Button(interactive=view.running)}
+
+    def draw(self, session: Session) -> Updates:
+        """Everything anew."""
+        view, state = session.speculate, session.speculation
+        return {
+            self.text: drawn.text(view, state),
+            self.payoff: drawn.payoff(view, state),
+            self.round: drawn.detail(view, state),
+            self.proof: drawn.proof(view, state),
+            self.formula: drawn.formula_point(view),
+        }
+
+    def _pin(self, session: Session, event: gr.EventData) -> Updates:
+        number, place = whole(event, "round"), whole(event, "place")
+        if number is not None and place is not None:
+            session.speculation.selected = (number, place)
+        return self.draw(session)
+
+    def _prove(self, session: Session) -> Iterator[Updates]:
+        view, state = session.speculate, session.speculation
+        checks = rounds(view.events)
+        step = drawn.provable(checks, drawn.selection(checks, state))
+        if step is None or state.proving:
+            yield {self.proof: gr.skip()}
+            return
+        state.proving, state.proof_note = True, ""
+        yield {self.proof: drawn.proof(view, state)}
+        try:
+            check = checks[step[0]]
+            asked = at_token(view.request, session, check.index + step[1])
+            guess = check.drafted[step[1]].token_id
+            state.proof = prove_step(self.loader.require(), asked, guess, NUM_DRAWS, secrets.randbits(31))
+            state.proof_of = step
+        except PlaygroundError as error:
+            state.proof_note = str(error)
+        finally:
+            state.proving = False
+        yield {self.proof: drawn.proof(view, state)}
+
+
+def request(engine: Engine, prompt: str, settings: dict[str, Any], values: dict[str, Any]) -> Request:
+    """The Request of a speculative run, from the knobs and the tab's own fields; its seed is drawn here.
+
+    Raises:
+        RequestError: a value has the wrong type or is out of range.
+    """
+    wanted = START | values
+    limit = wanted.pop("max_new_tokens")
+    if isinstance(limit, int) and limit > MAX_LENGTH:
+        raise RequestError(f"new tokens must be at most {MAX_LENGTH} here, got {limit}")
+    strategy = Speculative(**source(engine, wanted.pop("draft")), **wanted)
+    asked = knobs.request(prompt, settings | {"max_new_tokens": limit}, "")
+    seed = secrets.randbelow(2**31) if asked.seed is None else asked.seed
+    return replace(asked, strategy=strategy, seed=seed, num_candidates=0)
+
+
+def source(engine: Engine, name: Any) -> dict[str, Any]:
+    """Fields of Speculative for a source of the menu. Each model drafted from stays in memory, so a visitor
+    chooses from a list and names no folder.
+
+    Raises:
+        RequestError: the menu has no such source.
+    """
+    names = [entry[0] for entry in SOURCES]
+    if name not in names:
+        raise RequestError(f"draft must be one of {', '.join(names)}, got {str(name)[:80]!r}")
+    if name != "layer_skip_half":
+        return {"draft": name}
+    quarter = engine.num_layers // 4
+    return {"draft": "layer_skip", "skip_layers": tuple(range(quarter, quarter + engine.num_layers // 2))}
+
+
+def plain(asked: Request) -> Request:
+    """The same without speculation."""
+    return replace(asked, strategy=Sample())
+
+
+def lossless(asked: Request) -> bool:
+    """Whether speculation must give the very text of plain decoding, not only its distribution."""
+    strategy = asked.strategy
+    return asked.sampling.temperature == 0 or (
+        isinstance(strategy, Speculative) and strategy.verify == "coupled"
+    )
+
+
+def salted(session: Session, asked: Request) -> Request:
+    """With a salt that no other run has: each reads the whole prompt, none gains from an earlier one."""
+    return replace(asked, cache_salt=f"{session.salt}:{secrets.token_hex(8)}")
+
+
+def at_token(asked: Request | None, session: Session, index: int) -> Request:
+    """The request whose next token is token `index` of the text shown.
+
+    Raises:
+        RequestError: there is no text.
+    """
+    view = session.speculate
+    if asked is None or view.started is None:
+        raise RequestError("there is no run to take a step from")
+    prefix = tuple(step.token_id for step in view.steps[:index])
+    return replace(
+        asked,
+        prompt=view.started.prompt_token_ids,
+        chat=False,
+        output_prefix=prefix,
+        max_new_tokens=max(asked.max_new_tokens, len(prefix) + 1),
+        cache_salt=session.salt,
+    )
+
+
+def phase(state: Speculation) -> str:
+    """What goes on, in words."""
+    if len(state.runs) == 1:
+        return "drafting and checking"
+    if len(state.runs) == 2:
+        return "now plain decoding, to compare the time"
+    return f"measuring: {state.runs[-1].kind} run {len(state.runs) - 2} of {len(MORE_PAIRS)}"
