@@ -13,12 +13,16 @@ from backend import Trace
 from ui import components, knobs, payloads
 from ui.api import Api
 from ui.header import Header
+from ui.lessons import load_lessons
 from ui.loading import Loader
 from ui.presets import SamplingPreset
 from ui.session import Session
 from ui.tabs.beams import Beams
 from ui.tabs.inspect import Inspect
+from ui.tabs.samples import Samples
 from ui.tabs.score import Score
+from ui.tabs.speculate import FOLDER as SPECULATION
+from ui.tabs.speculate import Speculate
 from ui.tabs.viewer import QUIET, Updates, Viewer, take_settings
 
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
@@ -40,7 +44,7 @@ def build(
         presets: the entries of the presets menu.
     """
     gr.set_static_paths([PLOTLY])
-    settings = dict(knobs.DEFAULTS)
+    settings, lessons = dict(knobs.DEFAULTS), load_lessons()
     if recording is not None:
         settings |= knobs.settings_of(recording.request.sampling)
     first = Session(settings, recording)
@@ -60,13 +64,19 @@ def build(
                 with gr.Tab("Inspect", id="inspect", elem_classes="pg-panel pg-inspect") as inspect_tab:
                     inspect = Inspect(loader, start, start.prompt or "Once upon a time")
                 with gr.Tab("Beams", id="beams", elem_classes="pg-panel pg-beams") as beams_tab:
-                    beams = Beams(loader)
+                    beams = Beams(loader, lessons)
+                with gr.Tab("Samples", id="samples", elem_classes="pg-panel pg-samples-tab") as samples_tab:
+                    samples = Samples(loader, lessons)
+                with gr.Tab("Speculate", id="speculate", elem_classes="pg-panel pg-speculate") as speculate_tab:
+                    speculate = Speculate(loader, load_lessons(SPECULATION))
                 with gr.Tab("Score a text", id="score", elem_classes="pg-panel pg-score") as score_tab:
                     score = Score(loader)
 
         inspect.wire(state, turned, score.viewer, tabs)
         score.wire(state, turned)
         beams.wire(state, turned)
+        samples.wire(state, turned)
+        speculate.wire(state, turned)
         header.wire(state, turned, tabs, inspect, score)
         header.restore_on(page)
         Api(loader).wire()
@@ -83,10 +93,15 @@ def build(
         )
         _draw_when_opened(inspect_tab, "inspect", inspect.viewer, state, turned)
         _draw_when_opened(score_tab, "score", score.viewer, state, turned)
+        _draw_when_opened(beams_tab, "beams", beams, state, turned)
+        _draw_when_opened(samples_tab, "samples", samples, state, turned)
+        _draw_when_opened(speculate_tab, "speculate", speculate, state, turned)
     return page
 
 
-def _draw_when_opened(tab: gr.Tab, name: str, viewer: Viewer, state: gr.State, turned: gr.HTML) -> None:
+def _draw_when_opened(
+    tab: gr.Tab, name: str, viewer: Viewer | Beams | Samples | Speculate, state: gr.State, turned: gr.HTML
+) -> None:
     def opened(session: Session, sent: Any) -> Updates:
         session.tab = name
         take_settings(session, sent)

@@ -63,7 +63,7 @@ def _read(path: Path) -> tuple[int, SamplingPreset]:
     except yaml.YAMLError as error:
         raise PresetError(f"{path.name} is not YAML: {error}") from error
     required = ("position", *_TEXTS, "settings")
-    _check_keys(path.name, data, required, (*required, *_OPTIONAL))
+    check_keys(path.name, data, required, (*required, *_OPTIONAL))
     for key in _TEXTS:
         text = data[key]
         if not isinstance(text, str) or not text.strip() or "\n" in text.strip():
@@ -86,14 +86,19 @@ def _read(path: Path) -> tuple[int, SamplingPreset]:
 
 
 def _settings(file: str, data: Any) -> SamplingParams:
-    _check_keys(f"{file}: settings", data, (), [field.name for field in fields(SamplingParams)])
+    check_keys(f"{file}: settings", data, (), [field.name for field in fields(SamplingParams)])
     try:
         return SamplingParams(**data)
     except ValueError as error:
         raise PresetError(f"{file}: settings: {error}") from error
 
 
-def _check_keys(place: str, data: Any, required: Collection[str], allowed: Collection[str]) -> None:
+def check_keys(place: str, data: Any, required: Collection[str], allowed: Collection[str]) -> None:
+    """Refuse `data` from a preset file unless it is a mapping of exactly such keys.
+
+    Raises:
+        PresetError: it is no mapping, or a key is missing or not allowed.
+    """
     if not isinstance(data, dict):
         raise PresetError(f"{place} must be a mapping of keys to values, got {data!r}")
     for key in data:

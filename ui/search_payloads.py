@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
+from backend.events import Event
+from ui import sample_plots
 from ui.beam_tree import BeamTree, Node
-from ui.payloads import number
-from ui.session import is_special
+from ui.payloads import ENDINGS, number
+from ui.reselect import RecordedSample, recorded, scores, winner
+from ui.session import View, is_special
 
 MAX_NODES_SHOWN = 4_000
 
@@ -71,3 +76,50 @@ def _entry(beams: BeamTree, place: int) -> dict[str, Any]:
         "greedy": node.on_greedy and place == beams.greedy_end(),
         "returned": beams.ranks(place),
     }
+
+
+def samples(events: Sequence[Event], num_samples: int, rule: str) -> dict[str, Any]:
+    """What the samples component draws of a run so far, selected by `rule`."""
+    found = recorded(events, num_samples)
+    by_rule, chosen = scores(found, rule), winner(found, rule)
+    missing = ""
+    if by_rule is None and found.selected is not None:
+        missing = "This run recorded no similarities: run again to select by MBR."
+    answer = found.samples[chosen].answer if chosen is not None and rule == "vote" else None
+    return {
+        "rule": rule,
+        "selected": chosen,
+        "missing": missing,
+        "samples": [
+            _sample(index, sample, by_rule[index] if by_rule else None)
+            for index, sample in enumerate(found.samples)
+        ],
+        "votes": sample_plots.histogram(found, answer),
+        "matrix": sample_plots.heat_map(found, chosen if rule == "mbr" else None),
+    }
+
+
+def _sample(index: int, sample: RecordedSample, score: float | None) -> dict[str, Any]:
+    return {
+        "number": index,
+        "tokens": [[token.label, number(math.exp(token.model_logprob), 3)] for token in sample.tokens],
+        "sum": number(sample.cum_logprob, 6),
+        "mean": number(sample.mean_logprob, 5),
+        "score": None if score is None else number(score, 6),
+        "ended": ENDINGS[sample.reason] if sample.reason else "",
+        "answer": sample.answer,
+    }
+
+
+def samples_status(view: View) -> list[list[str]]:
+    """The status line of the samples as [name, value] pairs."""
+    if view.started is None:
+        return []
+    line = []
+    if view.finished is not None:
+        line.append(["tokens", f"{view.finished.num_output_tokens:,}"])
+        line.append(["took", f"{view.finished.time:.1f} s"])
+    if view.stopped:
+        line.append(["ended", ENDINGS["cancelled"]])
+    line += [["seed", str(view.started.seed)], ["model", view.started.model]]
+    return line

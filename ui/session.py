@@ -11,6 +11,7 @@ from typing import Any, Literal
 from backend import Request, SamplingParams, Trace
 from backend.events import Event, Finished, Preempted, Prefilled, Started, TokenDecoded, Waiting
 from ui.beam_tree import BeamTree
+from ui.speculation import Speculation
 
 Source = Literal["empty", "recording", "run", "score", "import"]
 
@@ -154,11 +155,13 @@ class Session:
         self.inspect = View()
         self.score = View()
         self.beams, self.tree = View(), BeamTree()
-        self.samples = View()
+        self.samples, self.rule = View(), "vote"
+        self.speculate, self.speculation = View(), Speculation()
         self.settings = dict(settings or {})
         self.tab = "inspect"
         self.link, self.link_number = "", 0
         self.num_saved = 0
+        self.num_lessons = 0
         self.settings_number = 1
         self.restore_token: int | None = None
         self.run_on_load = False
@@ -169,7 +172,7 @@ class Session:
     @property
     def view(self) -> View:
         """The view of the open tab."""
-        views = {"score": self.score, "beams": self.beams, "samples": self.samples}
+        views = {"score": self.score, "beams": self.beams, "samples": self.samples, "speculate": self.speculate}
         return views.get(self.tab, self.inspect)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Session:

@@ -29,7 +29,7 @@ PROMPTS = [
     CHAT.format("What is the capital of Norway?"),
     CHAT.format("Name the baker: Paul Meyer sold all his bread in Hamburg."),
     "The old man looked at the sea and",
-    "Text: Maria, 34, moved to Oslo to work as a nurse.\nName: Maria\nText: Ahmed, a chemist, won a prize.\nName:",
+    "Text: Maria, a nurse, moved to Oslo.\nName: Maria\nText: Ahmed, a chemist, won a prize.\nName:",
 ]
 BEAMS = (1, 2, 4, 8)
 PENALTIES = (0.6, 1.0, 1.4)
@@ -50,7 +50,7 @@ CASES = GRID if os.environ.get("PLAYGROUND_FULL_GRID") == "1" else FEW
 
 def generated(bundled: LoadedModel, ids: list[int], **options: Any) -> tuple[list[list[int]], list[float]]:
     """Ids of transformers' texts up to their end, best first, and their scores (none for one beam)."""
-    out = bundled.model.generate(
+    out = bundled.model.generate(  # type: ignore[operator]
         torch.tensor([ids]),
         attention_mask=torch.ones(1, len(ids), dtype=torch.long),
         do_sample=False,

@@ -12,7 +12,24 @@ from typing import Any
 import gradio as gr
 
 FOLDER = Path(__file__).parent
-NAMES = ("header", "knobs", "strip", "curve", "step", "saver", "fields", "tree", "hypotheses", "samples")
+NAMES = (
+    "header",
+    "knobs",
+    "strip",
+    "curve",
+    "step",
+    "saver",
+    "fields",
+    "tree",
+    "hypotheses",
+    "samples",
+    "lessons",
+    "drafts",
+    "round",
+    "payoff",
+    "formula",
+    "proof",
+)
 
 
 def build(name: str, value: Any, elem_id: str, **props: Any) -> gr.HTML:

@@ -16,12 +16,12 @@ from ui.beam_tree import BeamTree
 from ui.lessons import Lesson
 from ui.loading import Loader
 from ui.session import Session
+from ui.tabs.lesson_bar import LessonBar
 from ui.tabs.player import halt, play
 from ui.tabs.viewer import QUIET, Updates, take_settings
 
 TREE_PERIOD = 0.2  # seconds between redraws of the tree while it grows
-MAX_BEAMS_DRAWN = 16
-EARLY = {"false": False, "true": True, "never": "never"}
+EARLY: dict[Any, Any] = {"false": False, "true": True, "never": "never"}
 
 FIELDS: list[dict[str, Any]] = [
     {"name": "num_beams", "title": "beams", "kind": "number", "min": 1, "max": 16, "step": 1,
@@ -54,6 +54,11 @@ START: dict[str, Any] = {
     "stochastic": False,
 }
 PROMPT = "The capital of Australia is the city of"
+NOTE = (
+    "Of the knobs on the left, the penalties, no-repeat, bias and the chat template take part in the search. "
+    "Temperature, the cuts and the seed do not, unless it is stochastic. Stop strings end no beam: they "
+    "shorten what is returned."
+)
 
 
 class Beams:
@@ -61,7 +66,6 @@ class Beams:
 
     def __init__(self, loader: Loader, lessons: Iterable[Lesson] = ()):
         self.loader = loader
-        self.lessons = {lesson.title: lesson for lesson in lessons if lesson.tab == "beams"}
         with gr.Row(elem_classes="pg-compose"):
             self.prompt = gr.Textbox(
                 value=PROMPT,
@@ -78,7 +82,10 @@ class Beams:
                 self.stop = gr.Button(
                     "Stop", elem_classes="pg-stop", elem_id="pg-beams-stop", interactive=False
                 )
-        self.fields = components.build("fields", self._fields(START, 1), "pg-beams-fields", spec=FIELDS)
+        self.lessons = LessonBar("beams", lessons, START, NOTE)
+        self.fields = components.build(
+            "fields", {"number": 1, "values": START, "note": NOTE}, "pg-beams-fields", spec=FIELDS
+        )
         empty = Session()
         self.tree = components.build("tree", tree_payload(empty), "pg-beams-tree")
         self.found = components.build("hypotheses", found_payload(empty), "pg-beams-found")
@@ -94,10 +101,8 @@ class Beams:
                 outputs=self.outputs,
                 **QUIET,
             )
+        self.lessons.wire(session, settings, self.prompt, self.fields)
         self.stop.click(lambda session: halt(session.beams), inputs=[session], queue=False, **QUIET)
-
-    def _fields(self, values: dict[str, Any], number: int) -> dict[str, Any]:
-        return {"number": number, "values": values, "note": ""}
 
     def _run(self, session: Session, turned: Any, prompt: str, sent: Any) -> Iterator[Updates]:
         take_settings(session, turned)
@@ -105,7 +110,9 @@ class Beams:
         view = session.beams
 
         def start(engine: Engine) -> list[EventStream]:
-            asked = request(prompt, session.settings, values if isinstance(values, dict) else {}, session.salt)
+            asked = request(
+                prompt, session.settings, values if isinstance(values, dict) else {}, session.salt
+            )
             search = engine.stream(asked)
             session.tree = BeamTree()
             view.begin(asked, "run")
@@ -138,7 +145,7 @@ def request(prompt: str, settings: dict[str, Any], values: dict[str, Any], salt:
     Raises:
         RequestError: a value has the wrong type or is out of range.
     """
-    wanted = START | values
+    wanted: dict[str, Any] = START | {name: values[name] for name in START if name in values}
     limit = wanted.pop("max_new_tokens")
     early = wanted.pop("early_stopping")
     strategy = BeamSearch(early_stopping=EARLY.get(early, early), **wanted)
@@ -193,11 +200,16 @@ def status(session: Session) -> list[list[str]]:
     view, tree = session.beams, session.tree
     if view.started is None:
         return []
-    line = [["steps", str(max(tree.last_step.values(), default=-1) + 1)], ["texts considered", f"{len(tree.nodes):,}"]]
+    line = [
+        ["steps", str(max(tree.last_step.values(), default=-1) + 1)],
+        ["texts considered", f"{len(tree.nodes):,}"],
+    ]
     if view.stopped:
         line.append(["ended", payloads.ENDINGS["cancelled"]])
     elif view.finished is not None:
         line.append(["returned", str(len(tree.results))])
         line.append(["took", f"{view.finished.time:.1f} s"])
+    for stage in view.started.stages:
+        line.append([payloads.title(stage.stage), stage.setting])
     line.append(["model", view.started.model])
     return line

@@ -1,4 +1,4 @@
-"""Plays one or more streams into a View: handover from an earlier run, waiting for the model, stop, errors."""
+"""Plays streams into a View: handover from an earlier run, waiting for the model, stop, errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 
 from backend import Engine, Event, EventStream
@@ -65,8 +65,8 @@ def halt(view: View) -> None:
     view.idle.wait(HANDOVER_SECONDS)
 
 
-def _merged(streams: Sequence[EventStream]) -> Iterator[Batch]:
-    """The events of several streams as they come, in batches of about PERIOD seconds, until all have ended."""
+def _merged(streams: Sequence[EventStream]) -> Generator[Batch, None, None]:
+    """The events of several streams as they come, about PERIOD seconds at a time, until all have ended."""
     arrived: queue.SimpleQueue[tuple[int, Event | None]] = queue.SimpleQueue()
 
     def pump(number: int) -> None:

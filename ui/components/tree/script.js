@@ -5,7 +5,7 @@ const root = element.querySelector(".pg-tree");
 const part = (query) => root.querySelector(query);
 const svg = part(".pg-tree-svg"), pane = part(".pg-tree-pan"), edges = part(".pg-tree-edges"), layer = part(".pg-tree-nodes");
 const box = part(".pg-tree-box"), tip = part(".pg-tip"), slider = part("[data-part=step]");
-const TOP = 26, READABLE = 0.7, ROW = 36, GAP = 30, PAD = 12, FOLD = 7, ENDS = 3;
+const TOP = 26, READABLE = 0.85, ROW = 36, GAP = 30, PAD = 12, FOLD = 7, ENDS = 3;
 const SIGN = { kept: "", finished: "■", pruned: "✕", lost: "✕", greedy: "" };
 const WORD = { kept: "kept", finished: "finished", pruned: "never kept", lost: "pruned later", greedy: "greedy only" };
 const measure = document.createElement("canvas").getContext("2d");
@@ -96,15 +96,16 @@ function layout(now, level) {
   const kids = (children) => children.filter(keep).sort((a, b) => (a.now === "pruned") - (b.now === "pruned") || a.id - b.id);
   const hidden = (node) => node.children.filter((child) => child.step <= now && child.now === "lost" && !keep(child)).length;
   const roots = kids([...nodes.values()].filter((node) => !nodes.has(node.parent)));
-  const rootText = props.value.prompt || "";
+  const prompt = props.value.prompt || "";
+  const rootText = box.clientWidth < 500 && prompt.length > 14 ? "…" + prompt.slice(-13) : prompt;
   const rootWidth = width(rootText, type.word) + 10;
   const segments = [];
   const measured = (start, from) => {
     const run = [start];
     let end = start, next = kids(end.children);
-    const same = (a, b) => a.now === b.now && a.greedy === b.greedy && best.has(a.id) === best.has(b.id) && a.now !== "finished" && !hidden(a);
+    const same = (a, b) => a.now === b.now && a.greedy === b.greedy && best.has(a.id) === best.has(b.id) && a.now !== "finished";
     while (fold && next.length === 1 && same(end, next[0])) { end = next[0]; run.push(end); next = kids(end.children); }
-    const segment = { start, from, next, leaf: !next.length, kind: end.now, greedy: start.greedy, best: best.has(start.id), folded: hidden(end) };
+    const segment = { start, from, next, leaf: !next.length, kind: end.now, greedy: start.greedy, best: best.has(start.id), folded: run.reduce((sum, node) => sum + hidden(node), 0) };
     segment.cells = cells(run, type, segment.best);
     segment.x = (from ? from.x + from.width : rootWidth) + GAP;
     segment.score = `${fixed(end.sum, 2)} │ ${fixed(end.score, 3)}`;
@@ -387,7 +388,7 @@ function showTip(target) {
     item.append(quoted(each.label), el("span", "pg-tip-p", percent(Math.exp(each.logp))), el("span", "pg-tip-was", WORD[each.now || each.status]));
     list.append(item);
   }
-  tip.replaceChildren(name, grid, el("div", "pg-tip-note", "Candidates after the same text:"), list);
+  tip.replaceChildren(name, grid, el("div", "pg-tip-note", "Looked at after the same text:"), list);
   tip.hidden = false;
   const frame = box.getBoundingClientRect(), at = target.getBoundingClientRect();
   tip.style.left = Math.max(4, Math.min(at.left - frame.left, frame.width - tip.offsetWidth - 4)) + "px";

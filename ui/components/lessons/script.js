@@ -1,0 +1,20 @@
+// Lessons of a tab as buttons; the chosen one says what to look for.
+const { el } = window.Playground;
+const root = element.querySelector(".pg-lessons");
+const bar = root.querySelector(".pg-lessons-bar"), look = root.querySelector(".pg-lessons-look");
+root.hidden = props.spec.length === 0;
+for (const lesson of props.spec) {
+  const button = el("button", "pg-tool", lesson.title);
+  button.type = "button";
+  button.dataset.lesson = lesson.name;
+  button.addEventListener("click", () => trigger("choose", { lesson: lesson.name }));
+  bar.append(button);
+}
+function draw() {
+  const chosen = props.spec.find((lesson) => lesson.name === props.value?.chosen);
+  for (const button of bar.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.lesson === chosen?.name));
+  look.hidden = !chosen;
+  look.textContent = chosen ? chosen.look_for : "";
+}
+watch("value", draw);
+draw();

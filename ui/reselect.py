@@ -1,0 +1,91 @@
+"""Choosing among recorded samples by any rule, without a new run. Pure functions of a run's events."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from backend.events import Event, FinishReason, SampleFinished, SampleSelected, TokenDecoded
+
+RULES = ("sum", "mean", "vote", "mbr")
+
+
+@dataclass
+class RecordedSample:
+    """One sample so far. `cum_logprob` sums the model's log-probabilities of its tokens."""
+
+    tokens: list[TokenDecoded] = field(default_factory=list)
+    cum_logprob: float = 0.0
+    reason: FinishReason | None = None
+    text: str = ""
+    answer: str | None = None
+
+    @property
+    def mean_logprob(self) -> float:
+        """Per token; 0 without tokens."""
+        return self.cum_logprob / max(len(self.tokens), 1)
+
+
+@dataclass
+class Recorded:
+    """All samples of a run. `matrix` holds their similarities where the run recorded them."""
+
+    samples: list[RecordedSample] = field(default_factory=list)
+    selected: SampleSelected | None = None
+
+    @property
+    def matrix(self) -> tuple[tuple[float, ...], ...]:
+        return self.selected.similarities if self.selected else ()
+
+
+def recorded(events: Iterable[Event], num_samples: int) -> Recorded:
+    """What the events of a run say of each of its `num_samples` samples."""
+    found = Recorded([RecordedSample() for _ in range(num_samples)])
+    for event in events:
+        if isinstance(event, TokenDecoded):
+            sample = found.samples[event.sample]
+            sample.tokens.append(event)
+            sample.cum_logprob += event.model_logprob
+            sample.text += event.text
+        elif isinstance(event, SampleFinished):
+            sample = found.samples[event.sample]
+            sample.reason, sample.cum_logprob = event.reason, event.cum_logprob
+        elif isinstance(event, SampleSelected):
+            found.selected = event
+            for sample, answer in zip(found.samples, event.answers, strict=True):
+                sample.answer = answer
+    return found
+
+
+def scores(found: Recorded, rule: str) -> list[float] | None:
+    """Each sample's score by the rule, the highest wins; None where the run did not record what it needs."""
+    if rule == "sum":
+        return [sample.cum_logprob for sample in found.samples]
+    if rule == "mean":
+        return [sample.mean_logprob for sample in found.samples]
+    if found.selected is None:
+        return None
+    if rule == "vote":
+        count = votes(found)
+        return [
+            count[sample.answer] / len(found.samples) if sample.answer is not None else 0.0
+            for sample in found.samples
+        ]
+    if not found.matrix:
+        return None
+    others = max(len(found.matrix) - 1, 1)
+    return [(sum(row) - row[index]) / others for index, row in enumerate(found.matrix)]
+
+
+def votes(found: Recorded) -> Counter[str]:
+    """How many samples gave each answer."""
+    return Counter(sample.answer for sample in found.samples if sample.answer is not None)
+
+
+def winner(found: Recorded, rule: str) -> int | None:
+    """Number of the sample the rule selects, the first among equals; None while any still grows."""
+    by_rule = scores(found, rule)
+    if by_rule is None or any(sample.reason is None for sample in found.samples):
+        return None
+    return max(range(len(by_rule)), key=lambda index: (by_rule[index], -index))

@@ -1,0 +1,102 @@
+"""Votes and similarities of samples -> plotly figures as plain dicts; colours and labels as in plots.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ui.plots import plain
+from ui.reselect import Recorded, votes
+
+MAX_BARS = 12
+
+
+def histogram(found: Recorded, chosen: str | None) -> dict[str, Any] | None:
+    """Votes per answer, the most frequent first; samples without an answer as a bar of their own."""
+    if found.selected is None:
+        return None
+    counted = votes(found).most_common()
+    bars = [(plain(answer), count, answer == chosen) for answer, count in counted[:MAX_BARS]]
+    if len(counted) > MAX_BARS:
+        rest = sum(count for _, count in counted[MAX_BARS:])
+        bars.append((f"{len(counted) - MAX_BARS} other answers", rest, False))
+    silent = sum(sample.answer is None for sample in found.samples)
+    if silent:
+        bars.append(("no answer found", silent, False))
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "x": [count for _, count, _ in bars],
+        "y": [f"{name} " for name, _, _ in bars],
+        "text": [f"{count} ★" if is_chosen else str(count) for _, count, is_chosen in bars],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "hoverinfo": "skip",
+        "marker": {
+            "color": ["var(--pg-accent)" if is_chosen else "var(--pg-gone)" for _, _, is_chosen in bars]
+        },
+    }
+    axis = {"color": "var(--pg-ink)", "fixedrange": True, "zeroline": False, "showgrid": False}
+    return {
+        "data": [trace],
+        "layout": {
+            **_layout(max(60, 24 * len(bars) + 12)),
+            "margin": {"l": 10, "r": 40, "t": 2, "b": 4},
+            "bargap": 0.25,
+            "xaxis": {**axis, "visible": False, "range": [0, max(count for _, count, _ in bars) * 1.08]},
+            "yaxis": {**axis, "autorange": "reversed", "automargin": True, "type": "category"},
+        },
+    }
+
+
+def heat_map(found: Recorded, chosen: int | None) -> dict[str, Any] | None:
+    """chrF of each sample (row) with each as its reference; the chosen row is outlined."""
+    if not found.matrix:
+        return None
+    size = len(found.matrix)
+    names = [str(number + 1) for number in range(size)]
+    trace = {
+        "type": "heatmap",
+        "z": [list(row) for row in found.matrix],
+        "x": names,
+        "y": names,
+        "zmin": 0,
+        "zmax": 100,
+        "colorscale": [[0, "var(--pg-panel)"], [1, "var(--pg-accent)"]],
+        "xgap": 1,
+        "ygap": 1,
+        "hovertemplate": "sample %{y} against %{x}: chrF %{z:.1f}<extra></extra>",
+        "colorbar": {"thickness": 8, "len": 1, "outlinewidth": 0, "tickvals": [0, 50, 100]},
+    }
+    if size <= 12:
+        trace |= {"texttemplate": "%{z:.0f}", "textfont": {"size": 10}}
+    axis = {"color": "var(--pg-muted)", "fixedrange": True, "type": "category", "showgrid": False}
+    layout = {
+        **_layout(min(360, max(150, 26 * size + 40))),
+        "margin": {"l": 26, "r": 6, "t": 4, "b": 22},
+        "xaxis": {**axis, "constrain": "domain"},
+        "yaxis": {**axis, "autorange": "reversed"},
+    }
+    if chosen is not None:
+        layout["shapes"] = [
+            {
+                "type": "rect",
+                "xref": "paper",
+                "x0": 0,
+                "x1": 1,
+                "y0": chosen - 0.5,
+                "y1": chosen + 0.5,
+                "line": {"color": "var(--pg-heat)", "width": 2},
+            }
+        ]
+    return {"data": [trace], "layout": layout}
+
+
+def _layout(height: int) -> dict[str, Any]:
+    return {
+        "height": height,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"size": 11, "color": "var(--pg-muted)"},
+        "showlegend": False,
+        "dragmode": False,
+    }

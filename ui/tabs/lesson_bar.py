@@ -1,0 +1,59 @@
+"""The lessons of a tab: a click puts prompt, fields and knobs in place and says what to look for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import gradio as gr
+
+from ui import components, knobs
+from ui.lessons import Lesson
+from ui.session import Session
+from ui.tabs.viewer import QUIET, Updates
+
+
+class LessonBar:
+    """The bar and its wiring. `start` and `note` are the tab's field values and their note."""
+
+    def __init__(self, tab: str, lessons: Iterable[Lesson], start: dict[str, Any], note: str):
+        self.lessons = {lesson.name: lesson for lesson in lessons if lesson.tab == tab}
+        self.start, self.note = start, note
+        spec = [
+            {"name": lesson.name, "title": lesson.title, "look_for": lesson.look_for}
+            for lesson in self.lessons.values()
+        ]
+        self.bar = components.build("lessons", {"chosen": None}, f"pg-{tab}-lessons", spec=spec)
+
+    def wire(self, session: gr.State, turned: gr.HTML, prompt: gr.Textbox, fields: gr.HTML) -> None:
+        self.turned, self.prompt, self.fields = turned, prompt, fields
+        self.bar.choose(self._choose, inputs=[session], outputs=[self.bar, prompt, fields, turned], **QUIET)
+
+    def _choose(self, session: Session, event: gr.EventData) -> Updates:
+        name = event._data.get("lesson") if isinstance(event._data, dict) else None
+        lesson = self.lessons.get(str(name))
+        if lesson is None:
+            return {self.bar: gr.skip()}
+        session.settings = settings(lesson)
+        session.num_lessons += 1
+        number = 1000 + session.num_lessons  # one that the components have not accepted yet
+        return {
+            self.bar: {"chosen": lesson.name},
+            self.prompt: lesson.prompt,
+            self.fields: {"number": number, "values": values(lesson, self.start), "note": self.note},
+            self.turned: {"number": number, "settings": session.settings, "activity": {}},
+        }
+
+
+def settings(lesson: Lesson) -> dict[str, Any]:
+    """The knobs as the lesson wants them."""
+    own = {"chat": lesson.chat, "seed": lesson.seed}
+    return knobs.DEFAULTS | knobs.settings_of(lesson.settings) | own
+
+
+def values(lesson: Lesson, start: dict[str, Any]) -> dict[str, Any]:
+    """The tab's fields as the lesson wants them; choices are text there."""
+    wanted = {name: value for name, value in lesson.fields.items() if name in start}
+    if isinstance(wanted.get("early_stopping"), bool):
+        wanted["early_stopping"] = str(wanted["early_stopping"]).lower()
+    return start | wanted | {"max_new_tokens": lesson.max_new_tokens}
