@@ -15,6 +15,7 @@ import torch
 from backend.decoding.forward import Context, Strategy
 from backend.decoding.peek import Peeked, peek
 from backend.decoding.plan import plan
+from backend.decoding.sample import ended
 from backend.decoding.score import score
 from backend.drafts import Drafts
 from backend.errors import PlaygroundError, RequestError
@@ -61,8 +62,10 @@ class EventStream(Iterator[Event]):
         return event
 
     def close(self) -> None:
-        """Cancel the run if it still goes on; returns once the model no longer works for it."""
-        self._exhausted = True
+        """Cancel the run if it still goes on; returns once the model no longer works for it.
+
+        What happened until then, Finished included, can still be read.
+        """
         if not self._ended.is_set():
             self._engine._cancel(self._run, self._ended)
 
@@ -183,7 +186,8 @@ class Engine:
         prompt_ids = self._prompt_ids(request)
         chosen = plan(request, self._drafts)
         self._check_room(request, len(prompt_ids), chosen.num_sequences)
-        return self._start(request, prompt_ids, chosen.sampling, chosen.decode)
+        is_over = bool(request.output_prefix) and request.output_prefix[-1] in self._eos_ids
+        return self._start(request, prompt_ids, chosen.sampling, ended if is_over else chosen.decode)
 
     def generate(self, request: Request) -> Trace:
         """Run to the end.
@@ -218,7 +222,10 @@ class Engine:
             RequestError, PlaygroundError: as generate.
         """
         single = replace(request, max_new_tokens=len(request.output_prefix) + 1, stop=(), strategy=Sample())
-        return self.generate(single).steps()[0]
+        steps = self.generate(single).steps()
+        if not steps:
+            raise RequestError("there is no next step: the output already ends the text")
+        return steps[0]
 
     def peek(self, request: Request) -> Peeked:
         """What draft and target make of the next token of a speculative request, without drawing it.
@@ -295,7 +302,8 @@ class Engine:
         """A request that could not run even alone in the pool is refused at once."""
         if not request.use_cache:
             return
-        longest = min(num_prompt_tokens + request.max_new_tokens, self.context_length)
+        # The last token is drawn, but its own keys and values are never needed.
+        longest = min(num_prompt_tokens + request.max_new_tokens, self.context_length) - 1
         shared = num_prompt_tokens // self.block_size if num_samples > 1 else 0
         needed = shared + num_samples * (self.block_manager.num_blocks_for(longest) - shared)
         if needed > self.block_manager.num_blocks:

@@ -14,7 +14,7 @@ from backend.engine import Engine
 from backend.errors import RequestError
 from backend.request import Request, Speculative
 
-__all__ = ["ChiSquare", "Proof", "Draws", "expected_tokens", "prove_step", "prove_tables"]
+__all__ = ["ChiSquare", "Draws", "Proof", "expected_tokens", "prove_step", "prove_tables"]
 
 MAX_DRAWS = 200_000
 LEAST_EXPECTED = 5.0  # draws a bin must expect for the chi-square distribution to hold

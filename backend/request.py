@@ -82,6 +82,15 @@ def _integer(name: str, value: Any, low: int, high: int) -> int:
     return int(value)
 
 
+def _is_unicode(text: str) -> bool:
+    """Whether it can be written down: half of a surrogate pair cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _boolean(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise RequestError(f"{name} must be true or false, got {_shown(value)}")
@@ -386,7 +395,7 @@ class Request:
                 f"output_prefix already has {len(self.output_prefix)} tokens, "
                 f"max_new_tokens is {self.max_new_tokens}"
             )
-        if not isinstance(self.cache_salt, str) or len(self.cache_salt) > 256:
+        if not isinstance(self.cache_salt, str) or len(self.cache_salt) > 256:  # never shown or written
             raise RequestError("cache_salt must be a string of at most 256 characters")
         for name, kinds in (("sampling", SamplingParams), ("strategy", Strategy)):
             if not isinstance(getattr(self, name), kinds):
@@ -403,6 +412,8 @@ def _checked_prompt(value: Any) -> str | tuple[int, ...]:
         return ids
     if not value:
         raise RequestError("prompt is empty: give at least one character")
+    if not _is_unicode(value):
+        raise RequestError("prompt holds half of a surrogate pair, which is no character")
     if len(value) > MAX_PROMPT_CHARACTERS:
         raise RequestError(
             f"prompt has {len(value):,} characters, at most {MAX_PROMPT_CHARACTERS:,} are allowed"
@@ -416,7 +427,7 @@ def _checked_stop(value: Any) -> tuple[str, ...]:
         raise RequestError(f"stop must be a list of strings, got {_shown(value)}")
     strings = tuple(strings)
     for string in strings:
-        if not isinstance(string, str):
+        if not isinstance(string, str) or not _is_unicode(string):
             raise RequestError(f"stop holds {_shown(string)}; stop strings are text")
         if len(string) > MAX_STOP_CHARACTERS:
             raise RequestError(

@@ -65,6 +65,7 @@ class Run:
     held: dict[Sequence, Pool] = field(default_factory=dict)
     logits: dict[Sequence, list[Tensor]] = field(default_factory=dict)
     prefilling: bool = True
+    was_preempted: bool = False
     waiting_for: int = 0
     done: bool = False
     num_output_tokens: int = 0
@@ -201,22 +202,25 @@ class Scheduler:
         """Whether all tokens of the pending forward have room, beside one block for each running sequence."""
         if not run.use_cache:
             return True
-        pending, blocks = run.wanted, self._pool(run).blocks
-        for sequence in pending.sequences:
-            if not sequence.block_table:
-                cached = blocks.reuse(sequence, len(sequence) - pending.num_logits)
-                run.num_cached_tokens = max(run.num_cached_tokens, cached)
-        needed = sum(blocks.num_needed(sequence, len(sequence)) for sequence in pending.sequences)
+        blocks, (first, *others) = self._pool(run).blocks, run.wanted.sequences
+        self._reuse(run, first)
+        needed = blocks.num_needed(first, len(first)) + blocks.num_own_blocks(first, others)
         spare = sum(len(other.wanted.sequences) for other in self._running)
         fits = needed + spare <= blocks.num_free_blocks
         if not fits:
-            for sequence in pending.sequences:
-                blocks.free(sequence)
+            blocks.free(first)
+        elif not run.was_preempted:  # what it finds later is its own
+            run.num_cached_tokens = first.num_cached_tokens
         self._report_changes(run)
         if not fits and run.waiting_for != needed:
             run.waiting_for = needed
             run.report(Waiting(needed, blocks.num_free_blocks))
         return fits
+
+    def _reuse(self, run: Run, sequence: Sequence) -> None:
+        """Let a sequence without blocks start from what is in the cache."""
+        if not sequence.block_table:
+            self._pool(run).blocks.reuse(sequence, len(sequence) - run.wanted.num_logits)
 
     def _pool(self, run: Run) -> Pool:
         return self._pools[run.wanted.model]
@@ -250,6 +254,8 @@ class Scheduler:
                 piece = Piece(list(sequence.token_ids), 0, None, pending.num_logits)
                 parts.append(_Part(run, pool, sequence, piece, len(sequence)))
                 continue
+            if run.prefilling:
+                self._reuse(run, sequence)
             start = sequence.num_computed_tokens
             missing = len(sequence) - start
             end = start + (min(missing, max(budget, 0)) if run.prefilling else missing)
@@ -259,6 +265,9 @@ class Scheduler:
                 num_logits = max(0, end - max(start, len(sequence) - pending.num_logits))
                 piece = Piece(sequence.token_ids[start:end], start, sequence.block_table, num_logits)
                 parts.append(_Part(run, pool, sequence, piece, end))
+                if run.prefilling:
+                    # One at a time: once this one is in the cache, the next finds what they share.
+                    break
         return parts
 
     def _reserve(self, run: Run, sequence: Sequence, num_tokens: int) -> None:
@@ -284,7 +293,7 @@ class Scheduler:
         self._running.remove(run)
         self._waiting.append(run)
         run.logits.clear()
-        run.prefilling = True
+        run.prefilling = run.was_preempted = True
         run.waiting_for = 0
         self._report_changes(run)
         run.report(Preempted(num_tokens))

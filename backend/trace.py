@@ -181,7 +181,8 @@ def _load(cls: type[T], fields: Any) -> T:
 
 
 def _load_event(entry: Any) -> ev.Event:
-    if not isinstance(entry, list) or len(entry) != 2 or entry[0] not in _EVENTS:
+    known = isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str)
+    if not known or entry[0] not in _EVENTS:
         raise TraceError(f"not an event of this version: {str(entry)[:80]}")
     return _load(getattr(ev, entry[0]), entry[1])
 
@@ -192,5 +193,7 @@ def _strict_json(text: str) -> Any:
 
     try:
         return json.loads(text, parse_constant=refuse)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except TraceError:
+        raise
+    except (ValueError, RecursionError) as error:  # ValueError also for integers of thousands of digits
         raise TraceError(f"not JSON: {error}") from None

@@ -6,11 +6,16 @@ from collections.abc import Generator
 
 from torch import Tensor
 
-from backend.decoding.forward import Context, Forward
+from backend.decoding.forward import Context, Forward, Strategy
 from backend.decoding.lane import Lane
 from backend.events import Event
 from backend.sampling.pipeline import Place
 from backend.sampling.processors import History
+
+
+def ended(context: Context) -> Strategy:
+    """The run of a branch whose fixed output already ends the text."""
+    yield from Lane(context, context.root, 0).finish("eos")
 
 
 def sample(context: Context, n: int) -> Generator[Event | Forward, list[Tensor], list[Lane]]:

@@ -93,6 +93,19 @@ class BlockManager:
         grown = max(0, self.num_blocks_for(num_tokens) - len(sequence.block_table))
         return grown + (self._block_to_copy(sequence, num_tokens) is not None)
 
+    def num_own_blocks(self, first: Sequence, others: Iterable[Sequence]) -> int:
+        """Blocks that `others` need beside those whose content they share with `first` or each other."""
+        seen: dict[_Key, int] = {}
+        own = 0
+        for number, sequence in enumerate((first, *others)):
+            chain = 0
+            for index in range(self.num_blocks_for(len(sequence))):
+                content = self._content(sequence, index)
+                is_new = len(content) < self.block_size or (chain, content) not in seen
+                own += is_new and number > 0
+                chain = seen.setdefault((chain, content), len(seen) + 1)
+        return own
+
     def reserve(self, sequence: Sequence, num_tokens: int) -> list[tuple[int, int]]:
         """Make the slots from the first uncomputed token up to `num_tokens` exist and be private.
 

@@ -127,13 +127,16 @@ class ModelRunner:
             ModelUnavailable: they differ by more than rounding, so the model cannot be paged correctly.
         """
         ids = torch.randint(self.vocab_size, (12,), generator=torch.Generator().manual_seed(0)).tolist()
-        table = list(range(-(-len(ids) // self.cache.block_size)))
+        size = self.cache.block_size
+        table = list(range(-(-len(ids) // size)))
+        pool, self.cache = self.cache, PagedCache(len(table), size)  # whatever the size of the pool
         parts = [Piece(ids[:7], 0, table, 7), Piece(ids[7:11], 7, table, 4), Piece(ids[11:], 11, table, 1)]
-        paged = torch.cat([self.forward([part])[0] for part in parts]).float()
         try:
+            paged = torch.cat([self.forward([part])[0] for part in parts]).float()
             self.model.set_attn_implementation("eager")
             whole = self.model(input_ids=self._tensor([ids]), use_cache=False).logits
         finally:
+            self.cache = pool
             self.model.set_attn_implementation(_ATTENTION)
         reference = whole[0, :, : self.vocab_size].float()
         limit = 1e-3 if self.model.dtype == torch.float32 else 0.1

@@ -239,7 +239,6 @@ def test_a_branch_outside_the_run_is_refused(index: int) -> None:
         trace.branch(index, 5)
 
 
-@pytest.mark.xfail(strict=True, reason="a branch goes on behind the end of text")
 def test_a_branch_to_the_end_of_text_ends_there() -> None:
     engine = models.engine(inline=True)
     trace = engine.generate(greedy(TEXT[:9], 14))
@@ -262,9 +261,6 @@ def test_evaluate_is_the_step_the_run_would_take() -> None:
     audit(engine)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="counts the run's own recomputed blocks, and hits that were given back"
-)
 def test_the_hit_counter_leaves_out_what_a_preempted_run_computed_itself() -> None:
     engine = models.engine(inline=True, block_size=4, num_blocks=64)
     stream = engine.stream(greedy(TEXT[:20], 20))

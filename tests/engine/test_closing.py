@@ -69,10 +69,12 @@ def test_close_before_the_first_event(engine: Engine) -> None:
     audit(engine)
 
 
-def test_nothing_follows_a_close(engine: Engine) -> None:
+def test_what_happened_until_a_close_can_still_be_read(engine: Engine) -> None:
     stream = engine.stream(greedy("hello", LONG))
     next(stream)
     stream.close()
+    rest = list(stream)
+    assert finished(rest).reason == "cancelled"
     assert list(stream) == []
 
 
@@ -231,7 +233,7 @@ def test_several_threads_drive_one_inline_loop() -> None:
     "inline",
     [
         False,
-        pytest.param(True, marks=pytest.mark.xfail(strict=True, reason="close() does nothing inline")),
+        True,
     ],
     ids=["thread", "inline"],
 )
@@ -251,7 +253,6 @@ def test_a_closed_engine_refuses_requests(engine: Engine) -> None:
         engine.stream(greedy("hello"))
 
 
-@pytest.mark.xfail(strict=True, reason="the loop leaves its inbox unread when the engine closes")
 def test_a_request_that_the_loop_had_not_seen_yet_ends_with_the_engine() -> None:
     engine = models.engine()
     gate = Gate(engine)
@@ -290,9 +291,14 @@ other = engine.stream(greedy("other", 20))
 next(other)
 del cycle
 forward = engine._runner.forward
-engine._runner.forward = lambda pieces: (gc.collect(), forward(pieces))[1]
+
+def once(pieces):
+    engine._runner.forward = forward
+    gc.collect()
+    return forward(pieces)
+
+engine._runner.forward = once
 events = list(other)
-engine._runner.forward = forward
 engine.generate(greedy("next", 1))
 engine.block_manager.check_integrity([])
 print(type(events[-1]).__name__, events[-1].reason)
@@ -306,11 +312,10 @@ def run_script(script: str, seconds: float = 60) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, timeout=seconds, cwd=root, check=False)
 
 
-@pytest.mark.xfail(strict=True, reason="EventStream.__del__ waits for the loop, from inside the loop")
 @pytest.mark.parametrize("inline", [False, True], ids=["thread", "inline"])
 def test_a_stream_collected_in_the_middle_of_a_step_does_not_block_the_loop(inline: bool) -> None:
     """The garbage collector runs in whatever thread allocates, so also inside the loop."""
-    done = run_script(COLLECTED_IN_A_STEP.format(inline=inline), 20)
+    done = run_script(COLLECTED_IN_A_STEP.format(inline=inline))
     assert (done.returncode, done.stdout) == (0, "Finished length\n"), done.stderr
 
 
@@ -324,7 +329,6 @@ print("end of script")
 """
 
 
-@pytest.mark.xfail(strict=True, reason="the loop's daemon thread is killed inside torch: SIGABRT")
 def test_a_script_may_end_while_a_run_goes_on() -> None:
     done = run_script(SCRIPT)
     assert (done.returncode, done.stdout) == (0, "end of script\n"), done.stderr
@@ -342,6 +346,8 @@ def fail_at(engine: Engine, token_id: int, call: int) -> None:
         for piece in pieces:
             if piece.start == 0 and piece.token_ids[0] == token_id:
                 seen[piece.block_table[0]] = 0
+            elif piece.start == 0:
+                seen.pop(piece.block_table[0], None)  # the block has gone to another run
             table = piece.block_table[0]
             if table in seen:
                 seen[table] += 1
@@ -352,7 +358,6 @@ def fail_at(engine: Engine, token_id: int, call: int) -> None:
     engine._runner.forward = failing  # type: ignore[method-assign]
 
 
-@pytest.mark.xfail(strict=True, reason="_Part is used as a key of a dict but holds a list")
 def test_a_model_that_raises_at_its_fifth_step_fails_only_its_own_request(engine: Engine) -> None:
     """F12."""
     good = greedy("good", 12)
