@@ -4,12 +4,15 @@
 
 import json
 import secrets
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import gradio as gr
 
-from backend import Engine
-from backend.errors import PlaygroundError
+from backend import BeamSearch, BestOf, Engine, Trace
+from backend.errors import PlaygroundError, RequestError
+from backend.events import SampleFinished, SampleSelected
 from ui import knobs
 from ui.loading import Loader
 
@@ -23,6 +26,8 @@ class Api:
     def wire(self) -> None:
         gr.api(self.generate, api_name="generate", concurrency_limit=None)
         gr.api(self.score, api_name="score", concurrency_limit=None)
+        gr.api(self.beam_search, api_name="beam_search", concurrency_limit=None)
+        gr.api(self.best_of, api_name="best_of", concurrency_limit=None)
 
     def _engine(self) -> Engine:
         for _ in self.loader.wait():
@@ -110,6 +115,117 @@ class Api:
         except PlaygroundError as error:
             raise _readable(error) from None
         return trace.perplexity, json.loads(trace.to_json())
+
+    def beam_search(
+        self,
+        prompt: str,
+        num_beams: int = 4,
+        length_penalty: float = 1.0,
+        early_stopping: bool | str = False,
+        num_return_sequences: int = 1,
+        num_beam_groups: int = 1,
+        diversity_penalty: float = 0.0,
+        stochastic: bool = False,
+        settings: dict[str, Any] | None = None,
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Search for the likeliest continuations of a prompt and return them with the trace of every step.
+
+        Args:
+            prompt: the text to continue.
+            num_beams: texts kept at every step.
+            length_penalty: the summed log-probability is divided by length to this power.
+            early_stopping: true, false or "never", as in transformers.
+            num_return_sequences: texts returned, at most num_beams.
+            num_beam_groups: groups of beams that are kept different by the diversity penalty.
+            diversity_penalty: what a token costs for each time an earlier group chose it at that step.
+            stochastic: draw num_beams different texts without replacement instead of searching.
+            settings: further arguments of /generate: penalties, max_new_tokens, stop, chat; temperature,
+                the cuts and seed only matter for stochastic beams.
+
+        Returns:
+            The texts, best first, each with text, cum_logprob, num_tokens, score and reason; and the trace
+            as JSON of version 1, whose BeamStepped events hold the tree.
+        """
+
+        def strategy() -> BeamSearch:
+            return BeamSearch(
+                num_beams,
+                length_penalty,
+                early_stopping,  # type: ignore[arg-type]  # checked by BeamSearch
+                num_return_sequences,
+                num_beam_groups,
+                diversity_penalty,
+                stochastic,
+            )
+
+        return self._texts(prompt, settings, strategy)
+
+    def best_of(
+        self,
+        prompt: str,
+        n: int = 8,
+        select: str = "mean",
+        answer: str | None = None,
+        settings: dict[str, Any] | None = None,
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Draw n samples of a prompt and select one of them.
+
+        Args:
+            prompt: the text to continue.
+            n: number of samples.
+            select: highest "sum" or "mean" of log-probabilities, majority "vote" on the answer, or "mbr".
+            answer: regular expression with one group that finds the answer; null takes the last number.
+            settings: further arguments of /generate: temperature, cuts, penalties, max_new_tokens, seed, ...
+
+        Returns:
+            The samples, each with text, cum_logprob, num_tokens, score, reason, answer and selected; and
+            the trace as JSON of version 1.
+        """
+        return self._texts(prompt, settings, lambda: BestOf(n, select, answer))  # type: ignore[arg-type]
+
+    def _texts(
+        self, prompt: str, settings: Any, strategy: Callable[[], BeamSearch | BestOf]
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Run a request of several texts; `settings` are checked like those of /generate."""
+        try:
+            asked = knobs.request(prompt, _known(settings), secrets.token_hex(16))
+            asked = replace(asked, strategy=strategy(), num_candidates=0)
+            trace = self._engine().generate(asked)
+        except PlaygroundError as error:
+            raise _readable(error) from None
+        return _listed(trace), json.loads(trace.to_json())
+
+
+def _known(settings: Any) -> dict[str, Any]:
+    """The caller's settings over neutral ones.
+
+    Raises:
+        RequestError: a name is not known.
+    """
+    given = {} if settings is None else settings
+    if not isinstance(given, dict):
+        raise RequestError(f"settings must map names to values, got {given!r}")
+    unknown = sorted(set(given) - set(knobs.DEFAULTS))
+    if unknown:
+        raise RequestError(
+            f"settings has the unknown name {unknown[0]!r}; known: {', '.join(knobs.DEFAULTS)}"
+        )
+    return knobs.DEFAULTS | {"temperature": 1.0, "top_p": 1.0} | given
+
+
+def _listed(trace: Trace) -> list[dict[str, Any]]:
+    """Each finished text of a trace in the order of its number, and what was selected."""
+    ends = sorted((e for e in trace.events if isinstance(e, SampleFinished)), key=lambda e: e.sample)
+    selected = next((e for e in trace.events if isinstance(e, SampleSelected)), None)
+    rows: list[dict[str, Any]] = []
+    for end in ends:
+        row = {name: getattr(end, name) for name in ("text", "cum_logprob", "num_tokens", "score", "reason")}
+        if selected is not None:
+            row["score"] = selected.scores[end.sample]
+            row["answer"] = selected.answers[end.sample]
+            row["selected"] = end.sample == selected.sample
+        rows.append(row)
+    return rows
 
 
 def _readable(error: PlaygroundError) -> gr.Error:
