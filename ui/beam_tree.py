@@ -60,9 +60,8 @@ class BeamTree:
         self.last_step[event.group] = event.step
 
     def add_greedy(self, event: BeamStepped) -> None:
-        """Take in a step of the greedy text, that is, of a search with one beam."""
-        chosen = tuple(node for node in event.nodes if node.status != "pruned")
-        step = BeamStepped(event.step, chosen)
+        """Take in a step of the greedy text, that is, the best candidate of a search with one beam."""
+        step = BeamStepped(event.step, event.nodes[:1])
         self._greedy_beam = self._grow(step, self._greedy_beam, on_greedy=True)
 
     def add_result(self, event: SampleFinished) -> None:

@@ -74,6 +74,14 @@ def test_the_greedy_text_shares_nodes_and_leaves_the_search_where_it_is_pruned()
     assert tree.greedy_end() == 7
 
 
+def test_the_greedy_text_ends_where_the_end_is_the_likeliest_token() -> None:
+    tree = BeamTree()
+    # A search with one beam also keeps the runner-up, in case the end were not final.
+    tree.add_greedy(BeamStepped(0, (node(0, 9, -0.3, "finished"), node(0, 6, -2.0))))
+    assert [(each.token_id, each.on_greedy) for each in tree.nodes] == [(9, True)]
+    assert tree.greedy_end() == 0
+
+
 def test_greedy_before_the_search_makes_the_same_tree() -> None:
     tree = BeamTree()
     tree.add_greedy(BeamStepped(0, (node(0, 1, -0.5),)))
