@@ -10,11 +10,12 @@ from typing import Any
 
 import gradio as gr
 
-from backend import BeamSearch, BestOf, Engine, Trace
+from backend import BeamSearch, BestOf, Engine, Speculative, Trace
 from backend.errors import PlaygroundError, RequestError
 from backend.events import SampleFinished, SampleSelected
 from ui import knobs
 from ui.loading import Loader
+from ui.speculation import rates, rounds, source
 
 
 class Api:
@@ -28,6 +29,7 @@ class Api:
         gr.api(self.score, api_name="score", concurrency_limit=None)
         gr.api(self.beam_search, api_name="beam_search", concurrency_limit=None)
         gr.api(self.best_of, api_name="best_of", concurrency_limit=None)
+        gr.api(self.speculate, api_name="speculate", concurrency_limit=None)
 
     def _engine(self) -> Engine:
         for _ in self.loader.wait():
@@ -182,6 +184,48 @@ class Api:
             the trace as JSON of version 1.
         """
         return self._texts(prompt, settings, lambda: BestOf(n, select, answer))  # type: ignore[arg-type]
+
+    def speculate(
+        self,
+        prompt: str,
+        draft: str = "prompt_lookup",
+        num_draft_tokens: int = 4,
+        verify: str = "rejection",
+        adaptive: bool = False,
+        settings: dict[str, Any] | None = None,
+    ) -> tuple[str, dict[str, Any], dict[str, Any]]:
+        """Continue a prompt by speculative decoding: guess tokens, check them in one call of the model.
+
+        Args:
+            prompt: the text to continue.
+            draft: where the guesses come from: "prompt_lookup", "layer_skip", "layer_skip_half", or a model
+                of the catalogue with the same tokenizer.
+            num_draft_tokens: tokens guessed before each call.
+            verify: "rejection" keeps the distribution of plain sampling, "coupled" its very text.
+            adaptive: guess fewer after an early rejection, more after full acceptance.
+            settings: further arguments of /generate: temperature, cuts, penalties, max_new_tokens, seed, ...
+
+        Returns:
+            The text; counts (num_rounds, num_drafted, num_checked, num_accepted, num_tokens, acceptance,
+            tokens_per_call, and predicted by the formula); and the trace as JSON of version 1, whose
+            DraftVerified events hold every check.
+        """
+        try:
+            asked = knobs.request(prompt, _known(settings), secrets.token_hex(16))
+            engine = self._engine()
+            strategy = Speculative(
+                num_draft_tokens=num_draft_tokens,
+                verify=verify,  # type: ignore[arg-type]  # checked by Speculative
+                adaptive=adaptive,
+                **source(draft, engine.num_layers),
+            )
+            trace = engine.generate(replace(asked, strategy=strategy))
+        except PlaygroundError as error:
+            raise _readable(error) from None
+        counted = rates(rounds(trace.events))
+        names = ("num_rounds", "num_drafted", "num_checked", "num_accepted", "num_tokens", "acceptance")
+        counts = {name: getattr(counted, name) for name in (*names, "tokens_per_call", "predicted")}
+        return trace.text, counts, json.loads(trace.to_json())
 
     def _texts(
         self, prompt: str, settings: Any, strategy: Callable[[], BeamSearch | BestOf]

@@ -1,7 +1,7 @@
 """What speculative runs come to: rates, timings, and the runs measured beside each other. No drawing.
 
-A target call is one round: all drafted tokens of it are checked together. Rates count rounds and drafts. Speed is
-measured from the end of the first round to the end of the last, so that reading the prompt is left out.
+A target call is one round: all drafted tokens of it are checked together. Rates count rounds and drafts.
+Speed is measured from the end of the first round to the end of the last: reading the prompt is left out.
 """
 
 from __future__ import annotations
@@ -9,12 +9,36 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from backend.errors import RequestError
 from backend.events import DraftVerified, Event, Finished, Started, TokenDecoded
 from backend.experiments import Proof, expected_tokens
+from backend.model.catalogue import CATALOGUE
 
 Kind = Literal["speculative", "plain"]
+
+# Every model that drafts stays in memory, so visitors choose from a list and name no folder.
+SOURCES = {
+    "prompt_lookup": "prompt lookup: what followed before",
+    "layer_skip": "layer skip: a sixth left out",
+    "layer_skip_half": "layer skip: half left out",
+    **{name: f"model: {entry.title}" for name, entry in CATALOGUE.items()},
+}
+
+
+def source(name: Any, num_layers: int) -> dict[str, Any]:
+    """Fields of Speculative for one of SOURCES, drafting for a model of so many layers.
+
+    Raises:
+        RequestError: it is none of them.
+    """
+    if not isinstance(name, str) or name not in SOURCES:
+        raise RequestError(f"draft must be one of {', '.join(SOURCES)}, got {str(name)[:80]!r}")
+    if name != "layer_skip_half":
+        return {"draft": name}
+    quarter = num_layers // 4
+    return {"draft": "layer_skip", "skip_layers": tuple(range(quarter, quarter + num_layers // 2))}
 
 
 @dataclass(frozen=True)
@@ -74,7 +98,7 @@ def num_tokens(check: DraftVerified) -> int:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds spent on `num_tokens` tokens; draft and verify are 0 for plain decoding, which has no rounds."""
+    """Seconds spent on `num_tokens` tokens; draft and verify are 0 in plain decoding, which has no rounds."""
 
     num_tokens: int
     seconds: float

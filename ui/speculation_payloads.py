@@ -10,11 +10,12 @@ from typing import Any
 from backend.events import DraftedToken, DraftVerified
 from backend.experiments import ChiSquare, Draws, Proof, expected_tokens
 from backend.request import Speculative
-from ui.payloads import ENDINGS, MAX_PROMPT_TOKENS_SHOWN, number
+from ui.payloads import ENDINGS, number
 from ui.session import View, is_special
 from ui.speculation import Speculation, num_tokens, rates, rounds, telling_round
 
 MAX_K = 16
+MAX_PROMPT_TOKENS_SHOWN = 40  # the whole prompt stands in the box above
 ACCEPTANCES = [step / 100 for step in range(101)]
 
 

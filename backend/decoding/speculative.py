@@ -189,7 +189,7 @@ def _rejection(context: Context, history: History, draft: Draft, offset: int, ro
     left = rejection.residual(target, guess, token_id)
     luck = noise.gumbel(context.seed, 0, position, left.numel(), noise.RESIDUAL).to(left.device)
     recovered = rejection.draw(left, luck)
-    described = _describe_residual(context, target, guess, token_id, left)
+    described = _describe_residual(context, target, guess, (token_id, recovered), left)
     return context.pipeline.force(row, history, recovered), token, described
 
 
@@ -213,10 +213,13 @@ def _draft_probability(draft: Draft, offset: int) -> float:
 
 
 def _describe_residual(
-    context: Context, target: Tensor, guess: Tensor | None, token_id: int, left: Tensor
+    context: Context, target: Tensor, guess: Tensor | None, named: tuple[int, int], left: Tensor
 ) -> Residual:
+    """The best of `left`, and the `named` tokens: the rejected and the recovered one."""
     ids = ranking.best(left + target * 1e-6, NUM_RESIDUAL).tolist()
+    token_id = named[0]
     ids = [token_id, *(other for other in ids if other != token_id)]
+    ids += [] if named[1] in ids else [named[1]]
     return Residual(
         token_ids=tuple(ids),
         labels=tuple(context.vocabulary.label(at) for at in ids),

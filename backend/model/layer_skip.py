@@ -15,11 +15,13 @@ _SHARE = 1 / 6
 
 
 def default_skip(num_layers: int) -> tuple[int, ...]:
-    """About a sixth of the layers, evenly spread over the middle, where leaving one out changes least."""
+    """About a sixth of the layers, the middle ones in one block: of the bundled model's 30 layers 12 to 16.
+
+    Leaving out neighbours there costs less acceptance than as many layers spread out, or late ones.
+    """
     count = max(1, round(num_layers * _SHARE))
-    first, last = num_layers // 4, num_layers - num_layers // 4
-    step = max(1, (last - first) // count)
-    return tuple(range(first, last, step))[:count]
+    first = (num_layers - count) // 2
+    return tuple(range(first, first + count))
 
 
 def without_layers(model: nn.Module, skipped: Iterable[int]) -> nn.Module:

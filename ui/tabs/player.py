@@ -6,10 +6,11 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from typing import Protocol
 
-from backend import Engine, Event, EventStream
+from backend import Engine, Event
 from backend.errors import PlaygroundError
 from ui.loading import Loader
 from ui.session import View
@@ -19,9 +20,17 @@ PERIOD = 0.05  # seconds of events in one batch; silence is reported after four 
 Batch = list[tuple[int, Event]]
 
 
-def play(
-    view: View, loader: Loader, start: Callable[[Engine], Sequence[EventStream]]
-) -> Iterator[Batch | None]:
+class Playable(Protocol):
+    """A stream of events that can be ended early: an EventStream, or several in a row (ui.series)."""
+
+    def __iter__(self) -> Iterator[Event]: ...
+
+    def __enter__(self) -> Iterable[Event]: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
+def play(view: View, loader: Loader, start: Callable[[Engine], Sequence[Playable]]) -> Iterator[Batch | None]:
     """Run what `start` begins; a second run in the same view ends the first.
 
     Yields batches of (number of the stream, event), empty while nothing happens, and None whenever only the
@@ -65,7 +74,7 @@ def halt(view: View) -> None:
     view.idle.wait(HANDOVER_SECONDS)
 
 
-def _merged(streams: Sequence[EventStream]) -> Generator[Batch, None, None]:
+def _merged(streams: Sequence[Iterable[Event]]) -> Generator[Batch, None, None]:
     """The events of several streams as they come, about PERIOD seconds at a time, until all have ended."""
     arrived: queue.SimpleQueue[tuple[int, Event | None]] = queue.SimpleQueue()
 

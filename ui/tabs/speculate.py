@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,13 @@ import gradio as gr
 from backend import Engine, Request, Sample, Speculative
 from backend.errors import PlaygroundError, RequestError
 from backend.experiments import prove_step
-from backend.model.catalogue import CATALOGUE
 from ui import components, knobs
 from ui import speculation_payloads as drawn
 from ui.lessons import Lesson
 from ui.loading import Loader
 from ui.series import Series
 from ui.session import Session
-from ui.speculation import Kind, Speculation, rounds
+from ui.speculation import SOURCES, Kind, Speculation, rounds, source
 from ui.tabs.lesson_bar import LessonBar
 from ui.tabs.player import halt, play
 from ui.tabs.viewer import QUIET, Updates, take_settings, whole
@@ -33,23 +32,17 @@ NUM_DRAWS = 20_000
 # Taken in turns, so that a slow moment of the machine does not hit always the same one.
 MORE_PAIRS: tuple[Kind, ...] = ("plain", "speculative", "speculative", "plain", "plain", "speculative")
 
-SOURCES = [
-    ["prompt_lookup", "prompt lookup: what followed before"],
-    ["layer_skip", "layer skip: a sixth left out"],
-    ["layer_skip_half", "layer skip: half left out"],
-    *([name, f"model: {entry.title}"] for name, entry in CATALOGUE.items()),
-]
 FIELDS: list[dict[str, Any]] = [
-    {"name": "draft", "title": "draft from", "kind": "select", "options": SOURCES,
+    {"name": "draft", "title": "draft from", "kind": "select", "options": list(map(list, SOURCES.items())),
      "hint": "Where the guesses come from. A draft model needs the tokenizer of the model that runs."},
     {"name": "num_draft_tokens", "title": "k, drafted", "kind": "number", "min": 1, "max": 16, "step": 1,
      "hint": "Tokens guessed before each call of the target."},
     {"name": "verify", "title": "check", "kind": "select",
      "options": [["rejection", "rejection: same distribution"], ["coupled", "coupled: same text"]],
-     "hint": "rejection accepts with probability min(1, p / q); coupled shares the luck, so the text is that of plain "
-             "sampling under the same seed."},
-    {"name": "max_new_tokens", "title": "new tokens", "kind": "number", "min": 1, "max": MAX_LENGTH, "step": 1,
-     "hint": "Upper limit on generated tokens."},
+     "hint": "rejection accepts with probability min(1, p / q); coupled shares the luck, so the text is that "
+             "of plain sampling under the same seed."},
+    {"name": "max_new_tokens", "title": "new tokens", "kind": "number", "min": 1, "max": MAX_LENGTH,
+     "step": 1, "hint": "Upper limit on generated tokens."},
     {"name": "adaptive", "title": "adaptive k", "kind": "check",
      "hint": "Draft fewer after an early rejection, more after full acceptance."},
 ]  # fmt: skip
@@ -213,26 +206,10 @@ def request(engine: Engine, prompt: str, settings: dict[str, Any], values: dict[
     limit = wanted.pop("max_new_tokens")
     if isinstance(limit, int) and limit > MAX_LENGTH:
         raise RequestError(f"new tokens must be at most {MAX_LENGTH} here, got {limit}")
-    strategy = Speculative(**source(engine, wanted.pop("draft")), **wanted)
+    strategy = Speculative(**source(wanted.pop("draft"), engine.num_layers), **wanted)
     asked = knobs.request(prompt, settings | {"max_new_tokens": limit}, "")
     seed = secrets.randbelow(2**31) if asked.seed is None else asked.seed
     return replace(asked, strategy=strategy, seed=seed, num_candidates=0)
-
-
-def source(engine: Engine, name: Any) -> dict[str, Any]:
-    """Fields of Speculative for a source of the menu. Each model drafted from stays in memory, so a visitor
-    chooses from a list and names no folder.
-
-    Raises:
-        RequestError: the menu has no such source.
-    """
-    names = [entry[0] for entry in SOURCES]
-    if name not in names:
-        raise RequestError(f"draft must be one of {', '.join(names)}, got {str(name)[:80]!r}")
-    if name != "layer_skip_half":
-        return {"draft": name}
-    quarter = engine.num_layers // 4
-    return {"draft": "layer_skip", "skip_layers": tuple(range(quarter, quarter + engine.num_layers // 2))}
 
 
 def plain(asked: Request) -> Request:

@@ -18,7 +18,7 @@ function piece(item, index, starts) {
   node.tabIndex = -1;
   node.dataset.index = index;
   node.dataset.kind = item.kind;
-  node.append(visible(item.label, true));
+  node.append(visible(item.label, item.kind !== "rejected"));
   node.classList.toggle("pg-whole", item.label.length < 24 && !item.label.includes("\n"));
   const out = document.createDocumentFragment();
   if (item.label.startsWith(" ")) out.append(document.createElement("wbr"));

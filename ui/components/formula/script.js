@@ -5,7 +5,7 @@ const { grid, acceptances } = props.spec;
 const plot = root.querySelector("svg"), body = root.querySelector("tbody"), result = root.querySelector(".pg-formula-result");
 const turns = { a: root.querySelector("[data-turn=a]"), k: root.querySelector("[data-turn=k]") };
 const ROWS = [0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95], COLUMNS = [1, 2, 3, 4, 6, 8, 16];
-const BOX = { left: 24, right: 292, top: 8, bottom: 168, high: 10 };
+const BOX = { left: 24, right: 456, top: 8, bottom: 184, high: 10 };
 let number = null, a = 0.7, k = 4, own = false;
 
 const at = (accept, drafted) => grid[drafted - 1][Math.round(accept * 100)];

@@ -3,6 +3,7 @@ const { el, percent, fixed, quoted } = window.Playground;
 const root = element.querySelector(".pg-proof");
 const button = root.querySelector("[data-do=prove]"), what = root.querySelector(".pg-proof-what"), note = root.querySelector(".pg-proof-note");
 const box = root.querySelector(".pg-proof-result");
+const EXPLAIN = "The button takes this one step of the real run and draws it 20,000 times by draft, check and residual, and 20,000 times plainly. Both are tested against the target's exact distribution p. So is the usual bug, to show that the test can fail.";
 const NAMES = { speculative: "Speculative", plain: "Plain", careless: "The usual bug" };
 
 function verdict(name, fit) {
@@ -10,8 +11,8 @@ function verdict(name, fit) {
   node.dataset.fits = String(fit.fits);
   node.dataset.series = name;
   const p = fit.p_value === 0 || fit.p_value < 0.001 ? "< 0.001" : fixed(fit.p_value, 3);
-  node.append(el("b", "", `${NAMES[name]}: ${fit.fits ? "fits p ✓" : "does not fit ✕"}`),
-    el("small", "", fit.degrees ? `χ² ${fixed(fit.statistic, 1)} on ${fit.degrees} degrees, p-value ${p}` : "only one token is possible"));
+  node.append(el("span", "", NAMES[name]), el("b", "", fit.fits ? "fits p ✓" : "does not fit ✕"),
+    el("small", "", `χ² ${fixed(fit.statistic, 1)} on ${fit.degrees} degrees, p-value ${p}`));
   return node;
 }
 
@@ -37,18 +38,20 @@ function draw() {
   if (!value) return;
   button.disabled = value.proving || !value.step;
   what.replaceChildren(...(value.step ? [`Draws round ${value.step.round + 1}, `, quoted(value.step.label), " again and again."] : []));
-  note.textContent = value.proving ? "Drawing …" : value.note;
+  note.textContent = value.proving ? "Drawing …" : value.note || (value.step && !value.done ? EXPLAIN : "");
   note.hidden = !note.textContent;
   const done = value.done;
   box.hidden = !done;
   root.dataset.proved = done ? done.of.join(":") : "";
   if (!done) return;
+  const certain = !done.fits.plain.degrees;
+  box.querySelector(".pg-proof-verdicts").hidden = certain;
   box.querySelector(".pg-proof-verdicts").replaceChildren(...Object.entries(done.fits).map(([name, fit]) => verdict(name, fit)));
   const top = Math.max(...done.rows.map((item) => Math.max(item.p, item.speculative / done.num_draws, item.plain / done.num_draws, item.careless / done.num_draws)), 1e-9) * 1.03;
   box.querySelector(".pg-proof-rows").replaceChildren(...done.rows.map((item) => row(item, done.num_draws, top)));
   box.querySelector(".pg-reading").textContent = `Round ${done.of[0] + 1}, draft ${done.of[1] + 1}, ${done.num_draws.toLocaleString("en")} draws each. ` +
     `Drafts accepted: ${percent(done.num_accepted / done.num_draws)}; the overlap of p and q says ${percent(done.acceptance)}. Counts: speculative · plain. ` +
-    "A p-value under 0.001 speaks against the exact distribution.";
+    (certain ? "Only one token is possible here (temperature 0, or everything else was cut), so all draws agree; with some temperature the test has something to tell apart." : "A p-value under 0.001 speaks against the exact distribution.");
 }
 button.addEventListener("click", () => trigger("prove", {}));
 watch("value", draw);

@@ -3,7 +3,7 @@ const { el, percent, fixed, quoted } = window.Playground;
 const root = element.querySelector(".pg-round");
 const rowsBox = root.querySelector(".pg-round-checks"), why = root.querySelector(".pg-round-why");
 const figure = root.querySelector(".pg-residual");
-const RESULT = { accepted: "✓ accepted", rejected: "✕ rejected", unused: "not looked at", recovered: "↺ recovered", bonus: "+ bonus", target: "drawn" };
+const RESULT = { accepted: "✓ accepted", rejected: "✕ rejected", unused: "– unread", recovered: "↺ recovered", bonus: "+ bonus", target: "drawn" };
 
 const share = (value) => (value === null ? "–" : percent(value));
 
@@ -12,8 +12,6 @@ function track(token) {
   const box = el("div", "pg-track"), fill = el("i"), tick = el("b");
   fill.style.width = `${token.threshold * 100}%`;
   tick.style.left = `${token.uniform * 100}%`;
-  tick.dataset.u = "u " + fixed(token.uniform, 2);
-  tick.classList.toggle("pg-flip", token.uniform > 0.6);
   box.title = `accepted where u < ${fixed(token.threshold, 4)}; u = ${fixed(token.uniform, 4)}`;
   box.append(fill, tick);
   return box;
@@ -28,7 +26,8 @@ function line(token, place, value) {
   const outcome = el("span", "pg-outcome", RESULT[token.status]);
   outcome.dataset.status = token.status;
   row.append(quoted(token.label), el("span", "", share(token.p)), el("span", "", share(token.q)),
-    el("span", "", token.ratio === null ? "–" : token.ratio >= 100 ? ">100" : fixed(token.ratio, 2)), track(token), outcome);
+    el("span", "", token.ratio === null ? "–" : token.ratio >= 100 ? ">100" : fixed(token.ratio, 2)),
+    el("span", "", token.uniform === null ? "–" : fixed(token.uniform, 2)), track(token), outcome);
   return row;
 }
 
@@ -39,7 +38,7 @@ function lastLine(value) {
   outcome.dataset.status = kind;
   const how = { recovered: "from what is left of p", bonus: "from the target, free", target: "from the target" };
   if (value.coupled) how.recovered = "what the target drew";
-  row.append(quoted(value.next.label), el("span"), el("span"), el("span"), el("span", "pg-track-none", how[kind]), outcome);
+  row.append(quoted(value.next.label), el("span", "pg-track-none pg-check-how", how[kind]), outcome);
   return row;
 }
 
@@ -47,13 +46,14 @@ function sentence(value) {
   const out = [], token = value.drafted[Math.min(value.place, value.drafted.length - 1)];
   if (!value.drafted.length) return ["The draft had no guess here, so this call gave one token, as plain decoding does."];
   out.push(quoted(token.label));
-  if (token.status === "unused") out.push(" was never looked at: an earlier draft was rejected.");
+  if (token.status === "unused") out.push(" was not read: an earlier draft was rejected.");
   else if (token.threshold === null) out.push(token.status === "accepted" ? " is what the target itself drew under this seed: accepted." : " is not what the target drew under this seed: rejected.");
   else {
     const below = token.uniform < token.threshold;
     const rule = token.ratio !== null && token.ratio >= 1 ? "The target likes it at least as much as the draft did, so it is always accepted"
+      : token.threshold < 0.0005 ? "The target gives it next to no chance, so it is as good as never accepted"
       : `The draft overrated it: accepted only in ${percent(token.threshold)} of cases, that is if u < ${fixed(token.threshold, 3)}`;
-    out.push(` : p ${share(token.p)}, q ${share(token.q)}. ${rule}. Drawn u = ${fixed(token.uniform, 3)}: ${below ? "accepted" : "rejected"}.`);
+    out.push(`: p ${share(token.p)}, q ${share(token.q)}. ${rule}. Drawn u = ${fixed(token.uniform, 3)}: ${below ? "accepted" : "rejected"}.`);
   }
   return out;
 }
@@ -99,7 +99,7 @@ function draw() {
   sum.textContent = `drafted ${value.drafted.length}, accepted ${value.num_accepted} · draft ${fixed(value.draft_ms, 1)} ms, target ${fixed(value.verify_ms, 1)} ms`;
   why.replaceChildren(...sentence(value));
   const head = el("div", "pg-check-row pg-check-head");
-  for (const text of ["drafted", "p, target", "q, draft", "p / q", value.coupled ? "check" : "u against min(1, p / q)", "outcome"]) head.append(el("span", "", text));
+  for (const text of ["drafted", "p, target", "q, draft", "p / q", "u", value.coupled ? "check" : "accepted if u falls in", "outcome"]) head.append(el("span", "", text));
   const focused = document.activeElement?.closest?.(".pg-check-row[data-place]")?.dataset.place;
   const hadFocus = focused !== undefined && root.contains(document.activeElement);
   rowsBox.replaceChildren(head, ...value.drafted.map((token, place) => line(token, place, value)), ...(value.next ? [lastLine(value)] : []));
