@@ -249,11 +249,11 @@ class Engine:
 
     def close(self) -> None:
         """Stop the loop; runs that still go on are cancelled."""
-        self._closed = True
+        with self._thread_lock:
+            self._closed = True
+            thread = self._thread
         atexit.unregister(self.close)
         self._wake.set()
-        with self._thread_lock:
-            thread = self._thread
         if thread is not None:
             thread.join()
         self._end_everything()
@@ -320,8 +320,6 @@ class Engine:
         sampling: SamplingParams,
         decode: Callable[[Context], Strategy],
     ) -> EventStream:
-        if self._closed:
-            raise PlaygroundError("the engine is closed")
         seed = noise.draw_seed() if request.seed is None else request.seed
         known_ids = (*prompt_ids, *request.output_prefix)
         context = Context(
@@ -343,20 +341,27 @@ class Engine:
             if isinstance(event, Finished):
                 ended.set()
 
-        self._start_thread()
         run = Run(decode(context), emit, len(prompt_ids), request.use_cache)
         labels = tuple(self._vocabulary.label(token_id) for token_id in prompt_ids)
         run.report(Started(self.model_name, seed, tuple(prompt_ids), labels, context.pipeline.settings))
-        self._tell(lambda: self._scheduler.add(run))
+        self._hand_over(run)
         return EventStream(self, run, events, ended)
 
-    def _start_thread(self) -> None:
+    def _hand_over(self, run: Run) -> None:
+        """Give a run to the loop; a closing engine either refuses it here or ends it.
+
+        Raises:
+            PlaygroundError: the engine is closed.
+        """
         with self._thread_lock:
+            if self._closed:
+                raise PlaygroundError("the engine is closed")
             if self._thread is None and not self._inline:
                 self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
                 self._thread.start()
                 # A thread that is inside torch when the interpreter goes away takes the process down.
                 atexit.register(self.close)
+            self._tell(lambda: self._scheduler.add(run))
 
     def _add_pool(self, name: str, pool: Pool) -> None:
         self._tell(lambda: self._scheduler.add_pool(name, pool))
