@@ -67,7 +67,7 @@ def build(
                     beams = Beams(loader, lessons)
                 with gr.Tab("Samples", id="samples", elem_classes="pg-panel pg-samples-tab") as samples_tab:
                     samples = Samples(loader, lessons)
-                with gr.Tab("Speculate", id="speculate", elem_classes="pg-panel pg-speculate") as speculate_tab:
+                with gr.Tab("Speculate", id="speculate", elem_classes="pg-panel pg-speculate") as drafts_tab:
                     speculate = Speculate(loader, load_lessons(SPECULATION))
                 with gr.Tab("Score a text", id="score", elem_classes="pg-panel pg-score") as score_tab:
                     score = Score(loader)
@@ -95,7 +95,7 @@ def build(
         _draw_when_opened(score_tab, "score", score.viewer, state, turned)
         _draw_when_opened(beams_tab, "beams", beams, state, turned)
         _draw_when_opened(samples_tab, "samples", samples, state, turned)
-        _draw_when_opened(speculate_tab, "speculate", speculate, state, turned)
+        _draw_when_opened(drafts_tab, "speculate", speculate, state, turned)
     return page
 
 

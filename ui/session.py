@@ -172,8 +172,8 @@ class Session:
     @property
     def view(self) -> View:
         """The view of the open tab."""
-        views = {"score": self.score, "beams": self.beams, "samples": self.samples, "speculate": self.speculate}
-        return views.get(self.tab, self.inspect)
+        named = {"score": self.score, "beams": self.beams, "samples": self.samples}
+        return (named | {"speculate": self.speculate}).get(self.tab, self.inspect)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Session:
         """A new visitor's session: gradio copies the start value of a State for each one."""
