@@ -102,14 +102,14 @@ const orderList = root.querySelector(".pg-order ol");
 for (const name of [...Object.keys(spec.orders), "custom"]) orderSelect.append(new Option(name, name));
 
 function currentOrder() {
-  return Array.isArray(settings.order) ? settings.order : spec.orders[settings.order || "transformers"];
+  return Array.isArray(settings.order) ? settings.order : spec.orders[settings.order || "default"];
 }
 function isOn(stage) {
   const knob = spec.knobs.find((item) => item.name === stage);
   return knob ? settings[stage] !== knob.neutral : Object.keys(settings.logit_bias || {}).length > 0;
 }
 function drawOrder(focus) {
-  orderSelect.value = Array.isArray(settings.order) ? "custom" : settings.order || "transformers";
+  orderSelect.value = Array.isArray(settings.order) ? "custom" : settings.order || "default";
   root.querySelector(".pg-order-name").textContent = orderSelect.value;
   const order = currentOrder();
   orderList.replaceChildren(...order.map((stage, i) => {
@@ -133,7 +133,7 @@ function drawOrder(focus) {
   }));
 }
 orderSelect.addEventListener("change", () => {
-  set("order", orderSelect.value === "custom" ? [...currentOrder()] : orderSelect.value === "transformers" ? null : orderSelect.value);
+  set("order", orderSelect.value === "custom" ? [...currentOrder()] : orderSelect.value === "default" ? null : orderSelect.value);
   drawOrder();
 });
 
