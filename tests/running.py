@@ -74,4 +74,4 @@ def guarded(call: Callable[[], T], seconds: float = 20) -> T:
     succeeded, value = outcome[0]
     if not succeeded:
         raise value
-    return value  # type: ignore[no-any-return]
+    return value
