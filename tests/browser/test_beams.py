@@ -210,7 +210,12 @@ BAD = [
 
 
 def test_bad_input_is_named_with_the_numbers_and_nothing_is_lost(beams: Any) -> None:
-    good = {"num_beams": 3, "num_return_sequences": 1, "num_beam_groups": 1, "max_new_tokens": 5}
+    good: dict[str, Any] = {
+        "num_beams": 3,
+        "num_return_sequences": 1,
+        "num_beam_groups": 1,
+        "max_new_tokens": 5,
+    }
     search(beams, **good)
     before, words = texts(beams), beams.locator(WORDS).count()
     for values, message in BAD:

@@ -64,7 +64,10 @@ def test_the_stop_rule_of_a_lesson_reaches_the_request(tmp_path: Path) -> None:
         (VALID.replace("tab: beams", "tab: bemas"), r"a\.yaml: tab must be one of beams, .* got 'bemas'"),
         (VALID.replace("num_beams: 2", "num_beams: 0"), r"a\.yaml: fields: num_beams must be .* got 0"),
         (VALID.replace("num_beams", "beams"), r"a\.yaml: fields has the unknown key 'beams'"),
-        (VALID + "settings: {top_p: 2}\n", r"a\.yaml: settings: top_p must be a number between 0 and 1, got 2"),
+        (
+            VALID + "settings: {top_p: 2}\n",
+            r"a\.yaml: settings: top_p must be a number between 0 and 1, got 2",
+        ),
         (VALID + "chat: 1\n", r"a\.yaml: chat must be true or false, got 1"),
         (VALID + "seed: -1\n", r"a\.yaml: seed must be a whole number from 0, got -1"),
         (
