@@ -153,7 +153,7 @@ class Speculation:
         lossless: whether every run of this request must give the same text: greedy, or a coupled check.
         planned: the kinds of the runs still to come. runs: those begun.
         selected: (round, place in it) that the reader chose.
-        proof: the draws of one step, and which step that was, as (round, place).
+        proof: the draws of one step, and which step that was, as (round, place). num_proofs counts them.
     """
 
     lossless: bool = False
@@ -164,6 +164,7 @@ class Speculation:
     proof_of: tuple[int, int] | None = None
     proof_note: str = ""
     proving: bool = False
+    num_proofs: int = 0
 
     def take(self, event: Event) -> bool:
         """Take in the next event of the planned runs; True if it belongs to the first, the one shown."""

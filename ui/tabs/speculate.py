@@ -187,8 +187,10 @@ class Speculate:
             check = checks[step[0]]
             asked = at_token(view.request, session, check.index + step[1])
             guess = check.drafted[step[1]].token_id
-            state.proof = prove_step(self.loader.require(), asked, guess, NUM_DRAWS, secrets.randbits(31))
-            state.proof_of = step
+            # Other draws each time, yet the same ones for the same seed and clicks.
+            seed = (asked.seed or 0) % 2**31 + state.num_proofs
+            state.proof = prove_step(self.loader.require(), asked, guess, NUM_DRAWS, seed)
+            state.proof_of, state.num_proofs = step, state.num_proofs + 1
         except PlaygroundError as error:
             state.proof_note = str(error)
         finally:
