@@ -394,8 +394,12 @@ class Engine:
     def _turn(self) -> None:
         """Do what the inbox asks, then one step."""
         with self._step_lock:
-            self._read_inbox()
-            self._scheduler.step()
+            try:
+                self._read_inbox()
+                self._scheduler.step()
+            except Exception as error:  # whatever it is, nobody may be left waiting for an event
+                log.exception("the step loop failed")
+                self._scheduler.end_all("error", f"{type(error).__name__}: {error}")
 
     def _read_inbox(self) -> None:
         while self._inbox:
@@ -403,11 +407,7 @@ class Engine:
 
     def _loop(self) -> None:
         while not self._closed:
-            try:
-                self._turn()
-            except Exception as error:  # whatever it is, nobody may be left waiting for an event
-                log.exception("the step loop failed")
-                self._scheduler.end_all("error", f"{type(error).__name__}: {error}")
+            self._turn()
             if self._scheduler.idle and not self._inbox:
                 self._wake.wait()
                 self._wake.clear()

@@ -136,7 +136,13 @@ class BlockManager:
             self._make_findable(sequence, index)
 
     def fork(self, parent: Sequence) -> Sequence:
-        """A new sequence with the same tokens that shares all of the parent's blocks."""
+        """A new sequence with the same tokens that shares all of the parent's blocks.
+
+        Raises:
+            ValueError: the parent has room reserved that nothing is written to yet; two would write there.
+        """
+        if len(parent.block_table) > self.num_blocks_for(parent.num_computed_tokens):
+            raise ValueError(f"sequence {parent.sequence_id} has reserved blocks that are not computed")
         child = Sequence(
             token_ids=list(parent.token_ids),
             num_prompt_tokens=parent.num_prompt_tokens,
