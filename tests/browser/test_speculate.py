@@ -14,6 +14,8 @@ from backend.events import DraftVerified
 from tests.browser.conftest import Site, set_knob, set_run, text_of, until
 from tests.browser.test_endpoints import call
 from tests.browser.test_hostile import HOSTILE, assert_inert
+from ui.lessons import load_lessons
+from ui.tabs.speculate import FOLDER
 
 TEXT = ".pg-speculate .pg-drafts"
 PIECES = f"{TEXT} .pg-piece"
@@ -107,7 +109,7 @@ def test_every_kind_of_token_is_told_apart_by_more_than_colour(tab: Any) -> None
         for kind in ("accepted", "rejected", "recovered", "bonus", "target")
     }
     assert len({json.dumps(look) for look in looks.values()}) == 5
-    labels = tab.locator(PIECES).evaluate_all("nodes => nodes.map((node) => node.getAttribute('aria-label'))")
+    labels = [piece.get_attribute("aria-label") or "" for piece in tab.locator(PIECES).all()]
     assert any("rejected draft" in label for label in labels)
     assert any("recovered" in label for label in labels)
 
@@ -239,7 +241,7 @@ def test_hostile_text_stays_text(tab: Any) -> None:
     set_run(tab, seed=1)
     run(tab, f"{HOSTILE} {HOSTILE}", draft="prompt_lookup", num_draft_tokens=6, max_new_tokens=20)
     shown = "".join(tab.locator(f"{TEXT} .pg-prompt").all_text_contents())
-    assert "onload=window" in shown
+    assert "</textarea><script>window.__p=1</script> <b>bold</b>" in shown
     for piece in tab.locator(PIECES).all()[:6]:
         piece.hover()
         piece.click()
@@ -300,16 +302,17 @@ def test_the_phone_has_no_sideways_scroll(open_page: Callable[..., Any]) -> None
 
 def test_the_endpoint_gives_text_counts_and_trace(site: Site) -> None:
     settings = {"temperature": 0.0, "max_new_tokens": 12}
-    kind, out = call(site, "speculate", [REPEATING, "prompt_lookup", 4, "rejection", False, settings])
+    prompt = load_lessons(FOLDER)[0].prompt
+    kind, out = call(site, "speculate", [prompt, "prompt_lookup", 4, "rejection", False, settings])
     assert kind == "complete"
     text, counts, document = out
-    assert text.startswith(" three four. one two three four")
+    assert text.startswith(" 3 boxes of blue ink, 40 brown")
     trace = Trace.from_json(json.dumps(document))
     checks = [event for event in trace.events if isinstance(event, DraftVerified)]
     assert counts["num_rounds"] == len(checks)
     assert counts["num_accepted"] == sum(check.num_accepted for check in checks) > 4
     assert counts["num_accepted"] <= counts["num_checked"] <= counts["num_drafted"]
-    kind, plain = call(site, "generate", [REPEATING, 0.0, 0, 1.0, 0.0, 1.0, 1.0, 0, 0, 0, None, None, 12])
+    kind, plain = call(site, "generate", [prompt, 0.0, 0, 1.0, 0.0, 1.0, 1.0, 0, 0, 0, None, None, 12])
     assert plain[0] == text
 
 
