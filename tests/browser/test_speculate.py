@@ -12,7 +12,7 @@ import pytest
 from backend import Trace
 from backend.events import DraftVerified
 from tests.browser.conftest import Site, set_knob, set_run, text_of, until
-from tests.browser.test_endpoints import call
+from tests.browser.test_endpoints import arguments, call
 from tests.browser.test_hostile import HOSTILE, assert_inert
 from ui.lessons import load_lessons
 from ui.tabs.speculate import FOLDER
@@ -312,7 +312,9 @@ def test_the_endpoint_gives_text_counts_and_trace(site: Site) -> None:
     assert counts["num_rounds"] == len(checks)
     assert counts["num_accepted"] == sum(check.num_accepted for check in checks) > 4
     assert counts["num_accepted"] <= counts["num_checked"] <= counts["num_drafted"]
-    kind, plain = call(site, "generate", [prompt, 0.0, 0, 1.0, 0.0, 1.0, 1.0, 0, 0, 0, None, None, 12])
+    kind, plain = call(
+        site, "generate", arguments(prompt=prompt, temperature=0.0, top_p=1.0, max_new_tokens=12)
+    )
     assert plain[0] == text
 
 
