@@ -103,8 +103,11 @@ def test_every_kind_of_token_is_told_apart_by_more_than_colour(tab: Any) -> None
     assert {"accepted", "rejected", "recovered"} <= set(kinds(tab))
     looks = {
         kind: tab.locator(f".pg-drafts-legend .pg-kind-{kind}").evaluate(
-            """node => [getComputedStyle(node, '::before').content, getComputedStyle(node).borderBottomStyle,
-                        getComputedStyle(node).borderBottomWidth, getComputedStyle(node).textDecorationLine]"""
+            """node => {
+              const style = getComputedStyle(node);
+              return [getComputedStyle(node, '::before').content, style.borderBottomStyle,
+                      style.borderBottomWidth, style.textDecorationLine];
+            }"""
         )
         for kind in ("accepted", "rejected", "recovered", "bonus", "target")
     }
