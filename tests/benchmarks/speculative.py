@@ -3,9 +3,9 @@
     python tests/benchmarks/speculative.py [--rounds 5] [--threads 0] [--presets copy,chat]
 
 The prompts and settings are those of the presets. Contenders take turns within a round, so that a slow
-moment of the machine hits all of them. A ratio is plain time over speculative time per token, both from the end of
-the first target call to the end of the last; figures are medians over the rounds, ratios medians of the ratios
-within a round. Every run reads its prompt anew, without a trace.
+moment of the machine hits all of them. A ratio is plain time over speculative time per token, both from the
+end of the first target call to the end of the last; figures are medians over the rounds, ratios medians of the
+ratios within a round. Every run reads its prompt anew, without a trace.
 """
 
 import sys
@@ -129,6 +129,7 @@ def main() -> None:
         measure(engine, contenders, args.rounds)
         report(lessons[name], contenders)
         lookups[name] = contenders[0].ratio
+        sys.stdout.flush()
     print()
     for names, target in ((EDITING, "at least 2.0"), (CHAT, "at least 0.9")):
         for name in names:

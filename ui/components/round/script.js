@@ -74,7 +74,7 @@ function bars(value) {
       if (!size) bar.style.visibility = "hidden";
       box.append(bar);
     }
-    const note = el("small", "", item.rejected ? "rejected: nothing left" : percent(item.residual));
+    const note = el("small", "", item.rejected ? "nothing left" : percent(item.residual));
     if (!item.rejected) note.append(el("span", "", item.drawn ? " of it · drawn" : " of it"));
     row.title = `p ${percent(item.p)}, q ${percent(item.q)}, max(0, p - q) ${percent(item.left)}`;
     row.append(quoted(item.label), box, note);
