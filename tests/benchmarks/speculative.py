@@ -1,11 +1,11 @@
 """What speculation brings: each draft source beside plain decoding, on the bundled model, in one run.
 
-    python tests/benchmarks/speculative.py [--rounds 5] [--threads 0] [--presets copy,chat]
+    python tests/benchmarks/speculative.py [--rounds 5] [--threads 0] [--presets copy,chat] [--drafts ...]
 
 The prompts and settings are those of the presets. Contenders take turns within a round, so that a slow
 moment of the machine hits all of them. A ratio is plain time over speculative time per token, both from the
-end of the first target call to the end of the last; figures are medians over the rounds, ratios medians of the
-ratios within a round. Every run reads its prompt anew, without a trace.
+end of the first target call to the end of the last; figures are medians over the rounds, ratios medians of
+the ratios within a round. Every run reads its prompt anew, without a trace.
 """
 
 import sys
@@ -17,7 +17,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 import argparse
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -48,7 +48,7 @@ class Contender:
         return statistics.median(plain.milliseconds / fast.milliseconds for plain, fast in self.pairs)
 
 
-def requests(engine: Engine, lesson: Lesson) -> list[Contender]:
+def requests(engine: Engine, lesson: Lesson, drafts: Sequence[str]) -> list[Contender]:
     """Greedy presets stay greedy, so that all texts of one preset are the same."""
     asked = Request(
         lesson.prompt,
@@ -59,7 +59,7 @@ def requests(engine: Engine, lesson: Lesson) -> list[Contender]:
         num_candidates=0,
     )
     found = []
-    for name, k in DRAFTS:
+    for name, k in (pair for pair in DRAFTS if pair[0] in drafts):
         strategy = Speculative(num_draft_tokens=k, **source(name, engine.num_layers))
         found.append(Contender(f"{name}, k = {k}", replace(asked, strategy=strategy)))
     return found
@@ -114,6 +114,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=0, help="of torch; 0 leaves its choice")
     parser.add_argument("--presets", default=",".join((*EDITING, *CHAT, "hot")))
+    parser.add_argument("--drafts", default="prompt_lookup,layer_skip,layer_skip_half")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="float32")
     args = parser.parse_args()
@@ -125,7 +126,7 @@ def main() -> None:
           f"{args.rounds} rounds")  # fmt: skip
     lookups: dict[str, float] = {}
     for name in args.presets.split(","):
-        contenders = requests(engine, lessons[name])
+        contenders = requests(engine, lessons[name], args.drafts.split(","))
         measure(engine, contenders, args.rounds)
         report(lessons[name], contenders)
         lookups[name] = contenders[0].ratio
