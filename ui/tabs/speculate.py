@@ -153,7 +153,8 @@ class Speculate:
             if batch is not None and state.runs:
                 view.phase = phase(state)
             if time.monotonic() >= due:
-                yield self.draw(session)
+                # With every redraw: the page may drop an update that the next one follows at once.
+                yield {**self.draw(session), self.stop: gr.Button(interactive=True)}
                 due = time.monotonic() + PERIOD
         yield {**self.draw(session), self.stop: gr.Button(interactive=view.running)}
 
