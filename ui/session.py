@@ -161,7 +161,6 @@ class Session:
         self.tab = "inspect"
         self.link, self.link_number = "", 0
         self.num_saved = 0
-        self.num_lessons = 0
         self.settings_number = 1
         self.restore_token: int | None = None
         self.run_on_load = False

@@ -11,9 +11,11 @@ import pytest
 from backend import Request, SamplingParams, Trace
 from backend.events import Finished, Started
 from tests.ui.steps import step
+from ui import knobs
 from ui.live import batches
 from ui.loading import Loader
 from ui.session import Session, View, forced_step, is_special, step_request, telling_step
+from ui.tabs.viewer import take_settings
 
 STARTED = Started("tiny", 7, (5, 6), ("Once", " upon"), ())
 FINISHED = Finished("length", "", 2, 0, 1, 0.5, 0.1, 0.25, 4.0, 0.8)
@@ -156,3 +158,15 @@ def test_a_loader_says_why_there_is_no_model() -> None:
     assert loader.error == "tried the index and the cache"
     with pytest.raises(Exception, match="tried the index and the cache"):
         loader.require()
+
+
+def test_settings_older_than_what_the_server_put_in_place_do_not_undo_it() -> None:
+    """A tab's own event at the opening of a page may carry the knobs as they stood before a link."""
+    session = Session(settings={**knobs.DEFAULTS, "max_new_tokens": 7})
+    session.settings_number = 2
+    take_settings(session, {"number": 1, "settings": dict(knobs.DEFAULTS)})
+    assert session.settings["max_new_tokens"] == 7
+    take_settings(session, {"number": 2, "settings": {**knobs.DEFAULTS, "max_new_tokens": 9}})
+    assert session.settings["max_new_tokens"] == 9
+    take_settings(session, {"settings": {**knobs.DEFAULTS, "max_new_tokens": 5}})
+    assert session.settings["max_new_tokens"] == 5

@@ -35,8 +35,8 @@ class LessonBar:
         if lesson is None:
             return {self.bar: gr.skip()}
         session.settings = settings(lesson)
-        session.num_lessons += 1
-        number = 1000 + session.num_lessons  # one that the components have not accepted yet
+        session.settings_number += 1
+        number = session.settings_number  # one that the components have not accepted yet
         return {
             self.bar: {"chosen": lesson.name},
             self.prompt: lesson.prompt,

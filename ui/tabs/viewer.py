@@ -136,7 +136,13 @@ def is_stale(view: View, settings: dict[str, Any]) -> bool:
 
 
 def take_settings(session: Session, sent: Any) -> None:
-    """Keep the settings the knobs sent; what is not a set of settings leaves the last ones."""
+    """Keep the settings the knobs sent; what is not a set of settings leaves the last ones.
+
+    Settings sent before the knobs took over what the server put in place since (a link, an opened trace) are
+    older than that and must not undo it.
+    """
     settings = sent.get("settings") if isinstance(sent, dict) else None
-    if isinstance(settings, dict):
+    number = sent.get("number") if isinstance(sent, dict) else None
+    outdated = isinstance(number, int) and number < session.settings_number
+    if isinstance(settings, dict) and not outdated:
         session.settings = {name: settings.get(name, default) for name, default in knobs.DEFAULTS.items()}
