@@ -87,6 +87,13 @@ class Run:
         self.held = {sequence: place for sequence, place in self.held.items() if sequence.block_table}
         self.held.update(dict.fromkeys(forward.sequences, pool))
 
+    @property
+    def starts_afresh(self) -> bool:
+        """Whether a sequence of the pending forward has nothing in the cache yet: a prompt is to be read."""
+        if not self.use_cache:
+            return self.num_output_tokens == 0
+        return any(not sequence.block_table for sequence in self.wanted.sequences)
+
     def take_logits(self) -> list[Tensor]:
         """The logits of the pending forward, in the order of its sequences."""
         return [torch.cat(self.logits[sequence]) for sequence in self.wanted.sequences]
@@ -209,8 +216,6 @@ class Scheduler:
         fits = needed + spare <= blocks.num_free_blocks
         if not fits:
             blocks.free(first)
-        elif not run.was_preempted:  # what it finds later is its own
-            run.num_cached_tokens = first.num_cached_tokens
         self._report_changes(run)
         if not fits and run.waiting_for != needed:
             run.waiting_for = needed
@@ -220,7 +225,10 @@ class Scheduler:
     def _reuse(self, run: Run, sequence: Sequence) -> None:
         """Let a sequence without blocks start from what is in the cache."""
         if not sequence.block_table:
-            self._pool(run).blocks.reuse(sequence, len(sequence) - run.wanted.num_logits)
+            cached = self._pool(run).blocks.reuse(sequence, len(sequence) - run.wanted.num_logits)
+            # What a preempted run finds is its own; what a draft finds is not the target's.
+            if not run.was_preempted and run.wanted.model == TARGET:
+                run.num_cached_tokens = cached
 
     def _pool(self, run: Run) -> Pool:
         return self._pools[run.wanted.model]
@@ -315,7 +323,7 @@ class Scheduler:
         """Charge each prompt its share of a call, by tokens."""
         total = sum(len(part.piece.token_ids) for part in parts)
         for part in parts:
-            if part.run.prefilling:
+            if part.run.prefilling and part.run.wanted.model == TARGET:
                 share = seconds * len(part.piece.token_ids) / total
                 part.run.prefill_seconds += share
                 cached = part.sequence.num_cached_tokens
@@ -344,7 +352,6 @@ class Scheduler:
     def _advance(self, run: Run, logits: list[Tensor] | None) -> None:
         """Run a strategy on to its next forward, or to its end."""
         run.logits = {}
-        run.prefilling = logits is None
         try:
             item = next(run.strategy) if logits is None else run.strategy.send(logits)
             while not isinstance(item, Forward):
@@ -352,6 +359,7 @@ class Scheduler:
                 run.report(item)
                 item = next(run.strategy)
             run.want(item, self._pools[item.model])
+            run.prefilling = run.starts_afresh
         except StopIteration:
             self._end(run, run.sample_reasons.get(run.selected, "length"))
         except Exception as error:

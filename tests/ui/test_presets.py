@@ -93,7 +93,10 @@ def test_settings_not_named_are_neutral(tmp_path):
         (VALID + "  top_q: 0.5\n", r"one\.yaml: settings has the unknown key 'top_q'"),
         (VALID.replace("title: A title\n", ""), r"one\.yaml lacks the key 'title'"),
         (VALID.replace("A title", "7"), r"one\.yaml: title must be one line of text, got 7"),
-        (VALID.replace("0.5", "-1"), r"one\.yaml: settings: temperature must be a number between 0 and 100, got -1"),
+        (
+            VALID.replace("0.5", "-1"),
+            r"one\.yaml: settings: temperature must be a number between 0 and 100, got -1",
+        ),
         (
             VALID.replace("0.5", ".nan"),
             r"one\.yaml: settings: temperature must be a number between 0 and 100, got nan",
