@@ -131,7 +131,8 @@ class Beams:
                     view.phase = "searching"
                     (session.tree.add, session.tree.add_greedy)[number](event)
             if time.monotonic() >= due:
-                yield self.draw(session)
+                # With every redraw: an update that another follows at once may never reach the page.
+                yield {**self.draw(session), self.stop: gr.Button(interactive=True)}
                 due = time.monotonic() + TREE_PERIOD
         yield {**self.draw(session), self.stop: gr.Button(interactive=view.running)}
 

@@ -188,7 +188,8 @@ class Inspect:
                 with engine.stream(planned.request) as stream:
                     view.begin(planned.request, "run", planned.kept, planned.drawn_with)
                     view.prompt, view.pinned = prompt, pin
-                    yield {**self.viewer.draw(session), self.settings: {"activity": {}}}
+                    drawn = {**self.viewer.draw(session), **self._buttons(running=True)}
+                    yield {**drawn, self.settings: {"activity": {}}}
                     yield from self._follow(session, view, live.batches(stream))
         except PlaygroundError as error:
             view.notice = str(error)
@@ -220,6 +221,8 @@ class Inspect:
                 updates = self._strip(session)
                 if batch and now >= curve_due:
                     updates[self.viewer.curve] = self.viewer.draw_curve(session)
+                    # Again: an update that another follows at once may never reach the page.
+                    updates |= self._buttons(running=True)
                     curve_due = now + CURVE_PERIOD
                 if batch and now >= step_due and view.pinned is None and view.shown is None:
                     updates[self.viewer.step] = self.viewer.draw_step(session)

@@ -116,7 +116,8 @@ class Samples:
                 if isinstance(event, TokenDecoded):
                     view.phase = "drawing"
             if time.monotonic() >= due:
-                yield self.draw(session)
+                # With every redraw: an update that another follows at once may never reach the page.
+                yield {**self.draw(session), self.stop: gr.Button(interactive=True)}
                 due = time.monotonic() + PERIOD
         yield {**self.draw(session), self.stop: gr.Button(interactive=view.running)}
 
