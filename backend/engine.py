@@ -42,7 +42,15 @@ PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": t
 class EventStream(Iterator[Event]):
     """The live events of one run. Closing it early cancels the run and waits until its blocks are free."""
 
-    def __init__(self, engine: Engine, run: Run, events: queue.SimpleQueue[Event], ended: threading.Event):
+    def __init__(
+        self,
+        request: Request,
+        engine: Engine,
+        run: Run,
+        events: queue.SimpleQueue[Event],
+        ended: threading.Event,
+    ):
+        self.request = request
         self._engine = engine
         self._run = run
         self._events = events
@@ -204,6 +212,15 @@ class Engine:
         Raises:
             RequestError: the text is empty, has one token only, or exceeds the context.
         """
+        stream = self.stream_score(text, cache_salt)
+        return _completed(stream.request, stream)
+
+    def stream_score(self, text: str, cache_salt: str = "") -> EventStream:
+        """The events of a score as they come: Started with the first token, then each token that follows.
+
+        Raises:
+            RequestError: as score.
+        """
         request = Request(text, max_new_tokens=1, cache_salt=cache_salt)
         token_ids = self._prompt_ids(request)
         if len(token_ids) < 2:
@@ -212,8 +229,7 @@ class Engine:
             )
         self._check_room(request, len(token_ids), 1)
         first, rest = token_ids[:1], tuple(token_ids[1:])
-        stream = self._start(request, first, request.sampling, lambda context: score(context, rest))
-        return _completed(request, stream)
+        return self._start(request, first, request.sampling, lambda context: score(context, rest))
 
     def evaluate(self, request: Request) -> TokenDecoded:
         """The next step of a request, prompt and output_prefix given, without running on.
@@ -345,7 +361,7 @@ class Engine:
         labels = tuple(self._vocabulary.label(token_id) for token_id in prompt_ids)
         run.report(Started(self.model_name, seed, tuple(prompt_ids), labels, context.pipeline.settings))
         self._hand_over(run)
-        return EventStream(self, run, events, ended)
+        return EventStream(request, self, run, events, ended)
 
     def _hand_over(self, run: Run) -> None:
         """Give a run to the loop; a closing engine either refuses it here or ends it.

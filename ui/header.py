@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gradio as gr
@@ -9,13 +11,12 @@ import gradio as gr
 from backend import SamplingParams, Trace
 from backend.errors import PlaygroundError, RequestError
 from ui import components, knobs, payloads
+from ui.link import Link, parse
 from ui.loading import Loader
 from ui.session import Session
 from ui.tabs.inspect import Inspect
-from ui.tabs.score import Score
+from ui.tabs.panel import Panel
 from ui.tabs.viewer import QUIET, Updates, take_settings
-
-TABS = ("inspect", "score")
 
 
 class Header:
@@ -27,11 +28,14 @@ class Header:
         self.saver = components.build("saver", None, "pg-saver")
         self.timer = gr.Timer(0.4)
 
-    def wire(self, state: gr.State, turned: gr.HTML, tabs: gr.Tabs, inspect: Inspect, score: Score) -> None:
-        self.state, self.turned, self.tabs, self.inspect, self.score = state, turned, tabs, inspect, score
-        boxes = [inspect.prompt, score.text]
+    def wire(
+        self, state: gr.State, turned: gr.HTML, tabs: gr.Tabs, inspect: Inspect, panels: Sequence[Panel]
+    ) -> None:
+        self.state, self.turned, self.tabs, self.inspect = state, turned, tabs, inspect
+        self.panels = {panel.name: panel for panel in panels}
+        self.boxes = [box for panel in panels for box in _boxes(panel)]
         self.timer.tick(self._tick, inputs=[state], outputs=[self.bar, self.timer], **QUIET)
-        self.bar.make_link(self._share, inputs=[state, turned, *boxes], outputs=[self.bar], **QUIET)
+        self.bar.make_link(self._share, inputs=[state, turned, *self.boxes], outputs=[self.bar], **QUIET)
         self.bar.export_json(export_json, inputs=[state], outputs=[self.saver], **QUIET)
         self.bar.export_text(export_text, inputs=[state], outputs=[self.saver], **QUIET)
 
@@ -44,14 +48,11 @@ class Header:
 
     def restore_on(self, page: gr.Blocks) -> None:
         """When the page is opened by a link: put in place what the link holds, and run it."""
-        inspect, score = self.inspect, self.score
-        outputs = [self.state, self.turned, self.tabs, inspect.prompt, score.text, inspect.viewer.strip]
-        restored = page.load(self._restore, inputs=[self.state], outputs=outputs, **QUIET)
-        for tab, box, drawn in (
-            (inspect, inspect.prompt, inspect.outputs),
-            (score, score.text, score.viewer.outputs),
-        ):
-            restored.then(tab.run_on_load, inputs=[self.state, box], outputs=drawn, **QUIET)
+        placed = [self.state, self.turned, self.tabs, *self.boxes, self.inspect.viewer.strip]
+        drawn = {output: None for panel in self.panels.values() for output in panel.outputs}
+        page.load(self._restore, inputs=[self.state], outputs=placed, **QUIET).then(
+            self._run_opened, inputs=[self.state], outputs=list(drawn), **QUIET
+        )
 
     def _tick(self, session: Session) -> Updates:
         updates: Updates = {self.bar: model_payload(self.loader, session)}
@@ -82,18 +83,27 @@ class Header:
             self.turned: {**knobs_sent, "activity": payloads.activity(view)},
         }
 
-    def _share(self, session: Session, sent: Any, prompt: str, text: str) -> dict[str, Any]:
+    def _share(self, session: Session, sent: Any, *boxes: Any) -> dict[str, Any]:
         take_settings(session, sent)
-        view, scoring = session.view, session.tab == "score"
-        seed = session.settings.get("seed")
-        if seed is None and view.started is not None and not scoring:
-            seed = view.started.seed
-        pinned = view.index if view.pinned is not None else None
+        view, panel = session.view, self.panels[session.tab]
+        held = dict(zip(self.boxes, boxes, strict=True))
+        settings = dict(session.settings)
+        if settings.get("seed") is None and view.started is not None and view.source != "score":
+            settings["seed"] = view.started.seed
+        own = panel.fields.changed(held[panel.fields.html]) if panel.fields else {}
+        link = Link(
+            prompt=held[panel.prompt],
+            tab=panel.name,
+            settings=settings,
+            fields=json.dumps(own, ensure_ascii=False),
+            token=view.index if view.pinned is not None else None,
+            model=view.started.model if view.started is not None else "",
+        )
         try:
-            link = knobs.to_query(text if scoring else prompt, session.settings, session.tab, seed, pinned)
+            session.link = link.query()
         except RequestError as error:
             raise gr.Error(str(error), print_exception=False) from None
-        session.link, session.link_number = link, session.link_number + 1
+        session.link_number += 1
         return model_payload(self.loader, session)
 
     def _restore(self, session: Session, request: gr.Request) -> Updates:
@@ -103,20 +113,44 @@ class Header:
         if "prompt" not in query:
             return kept
         try:
-            link = knobs.from_query(query)
+            link = parse(query)
+            panel = self.panels.get(link.tab, self.inspect)
+            values = panel.fields.from_link(link.fields) if panel.fields else {}
         except PlaygroundError as error:
             session.inspect.notice = f"The link was not restored. {error}"
             return {**kept, self.inspect.viewer.strip: payloads.strip(session.inspect)}
-        session.settings = link["settings"]
+        session.opened, session.tab, session.settings = link, panel.name, dict(link.settings)
         session.settings_number += 1
-        session.tab = link["tab"] if link["tab"] in TABS else "inspect"
-        session.restore_token, session.run_on_load = link["token"], True
+        number = session.settings_number
+        if panel.fields:
+            kept[panel.fields.html] = panel.fields.value(number, values)
         return {
             **kept,
-            self.turned: {"number": session.settings_number, "settings": session.settings, "activity": {}},
-            self.tabs: gr.Tabs(selected=session.tab),
-            (self.score.text if session.tab == "score" else self.inspect.prompt): link["prompt"],
+            self.turned: {"number": number, "settings": session.settings, "activity": {}},
+            self.tabs: gr.Tabs(selected=panel.name),
+            panel.prompt: link.prompt,
         }
+
+    def _run_opened(self, session: Session) -> Iterator[Updates]:
+        """Run what the link holds, once, and look at its token."""
+        link, session.opened = session.opened, None
+        if link is None:
+            yield {self.inspect.viewer.strip: gr.skip()}
+            return
+        panel, view = self.panels[session.tab], session.view
+        sent = panel.fields.value(0, panel.fields.from_link(link.fields)) if panel.fields else None
+        yield from panel.start(session, None, link.prompt, sent)
+        if view.running or view.started is None:
+            return
+        if link.model and link.model != view.started.model:
+            view.notice = f"The link's text was made by {link.model}; this page runs {view.started.model}."
+        view.pinned = link.token
+        yield panel.draw(session)
+
+
+def _boxes(panel: Panel) -> list[Any]:
+    """What a link must hold of a tab."""
+    return [panel.prompt, *([panel.fields.html] if panel.fields else [])]
 
 
 def model_payload(loader: Loader, session: Session | None = None) -> dict[str, Any]:

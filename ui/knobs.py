@@ -6,19 +6,15 @@ seed, stop and chat. They come from a browser or a link, so every value is check
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
-from urllib.parse import urlencode
 
 from backend import Request, SamplingParams
 from backend.errors import RequestError
 from backend.request import ORDERS
-from ui.payloads import TITLES
 from ui.presets import SamplingPreset
-
-MAX_LINK_CHARACTERS = 6_000
+from ui.titles import TITLES
 
 
 @dataclass(frozen=True)
@@ -158,57 +154,3 @@ def same_draw(settings: Mapping[str, Any], params: SamplingParams) -> bool:
         return sampling(settings) == params
     except RequestError:
         return False
-
-
-def to_query(prompt: str, settings: Mapping[str, Any], tab: str, seed: int | None, token: int | None) -> str:
-    """The query string of a link that restores the page. Settings at their default are left out.
-
-    Raises:
-        RequestError: the prompt does not fit into a link.
-    """
-    query: dict[str, str] = {"prompt": prompt, "tab": tab}
-    for name, default in DEFAULTS.items():
-        value = settings.get(name, default)
-        if name != "seed" and value != default:
-            query[name] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    if seed is not None:
-        query["seed"] = str(seed)
-    if token is not None:
-        query["token"] = str(token)
-    encoded = urlencode(query)
-    if len(encoded) > MAX_LINK_CHARACTERS:
-        raise RequestError(
-            f"the link would have {len(encoded):,} characters, at most {MAX_LINK_CHARACTERS:,} work"
-        )
-    return encoded
-
-
-def from_query(query: Mapping[str, str]) -> dict[str, Any]:
-    """What a link restores: prompt, tab, token and settings, defaults filled in.
-
-    Raises:
-        RequestError: a value in the link is malformed or out of range.
-    """
-    settings = dict(DEFAULTS)
-    for name in DEFAULTS:
-        if name in query:
-            settings[name] = _from_text(name, query[name])
-    request(query.get("prompt") or "-", settings, "")
-    token = query.get("token")
-    if token is not None and not token.isdecimal():
-        raise RequestError(f"token in the link must be a whole number, got {token!r}")
-    return {
-        "prompt": query.get("prompt", ""),
-        "tab": query.get("tab", "inspect"),
-        "token": None if token is None else int(token[:9]),
-        "settings": settings,
-    }
-
-
-def _from_text(name: str, text: str) -> Any:
-    if name == "order" and text in ORDERS:
-        return text
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise RequestError(f"{name} in the link cannot be read: {text[:80]!r}") from None

@@ -19,11 +19,12 @@ from ui.presets import SamplingPreset
 from ui.session import Session
 from ui.tabs.beams import Beams
 from ui.tabs.inspect import Inspect
+from ui.tabs.panel import Panel
 from ui.tabs.samples import Samples
 from ui.tabs.score import Score
 from ui.tabs.speculate import FOLDER as SPECULATION
 from ui.tabs.speculate import Speculate
-from ui.tabs.viewer import QUIET, Updates, Viewer, take_settings
+from ui.tabs.viewer import QUIET, Updates, take_settings
 
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 
@@ -49,6 +50,7 @@ def build(
         settings |= knobs.settings_of(recording.request.sampling)
     first = Session(settings, recording)
     start = first.inspect
+    opened: dict[str, gr.Tab] = {}
     with gr.Blocks(title="Decoding Playground", fill_width=True, analytics_enabled=False) as page:
         state = gr.State(first)
         header = Header(loader)
@@ -61,23 +63,22 @@ def build(
                     spec={**knobs.describe(presets), "defaults": settings},
                 )
             with gr.Column(elem_id="pg-main"), gr.Tabs(selected="inspect", elem_id="pg-tabs") as tabs:
-                with gr.Tab("Inspect", id="inspect", elem_classes="pg-panel pg-inspect") as inspect_tab:
+                with _tab(Inspect) as opened["inspect"]:
                     inspect = Inspect(loader, start, start.prompt or "Once upon a time")
-                with gr.Tab("Beams", id="beams", elem_classes="pg-panel pg-beams") as beams_tab:
+                with _tab(Beams) as opened["beams"]:
                     beams = Beams(loader, lessons)
-                with gr.Tab("Samples", id="samples", elem_classes="pg-panel pg-samples-tab") as samples_tab:
+                with _tab(Samples) as opened["samples"]:
                     samples = Samples(loader, lessons)
-                with gr.Tab("Speculate", id="speculate", elem_classes="pg-panel pg-speculate") as drafts_tab:
+                with _tab(Speculate) as opened["speculate"]:
                     speculate = Speculate(loader, load_lessons(SPECULATION))
-                with gr.Tab("Score a text", id="score", elem_classes="pg-panel pg-score") as score_tab:
+                with _tab(Score) as opened["score"]:
                     score = Score(loader)
-
-        inspect.wire(state, turned, score.viewer, tabs)
-        score.wire(state, turned)
-        beams.wire(state, turned)
-        samples.wire(state, turned)
-        speculate.wire(state, turned)
-        header.wire(state, turned, tabs, inspect, score)
+        panels: list[Panel] = [inspect, beams, samples, speculate, score]
+        for panel in panels:
+            panel.wire(state, turned)
+            _draw_when_opened(opened[panel.name], panel, state, turned)
+        inspect.wire_branches_of(score.viewer, tabs, state)
+        header.wire(state, turned, tabs, inspect, panels)
         header.restore_on(page)
         Api(loader).wire()
 
@@ -91,20 +92,17 @@ def build(
             trigger_mode="always_last",
             **QUIET,
         )
-        _draw_when_opened(inspect_tab, "inspect", inspect.viewer, state, turned)
-        _draw_when_opened(score_tab, "score", score.viewer, state, turned)
-        _draw_when_opened(beams_tab, "beams", beams, state, turned)
-        _draw_when_opened(samples_tab, "samples", samples, state, turned)
-        _draw_when_opened(drafts_tab, "speculate", speculate, state, turned)
     return page
 
 
-def _draw_when_opened(
-    tab: gr.Tab, name: str, viewer: Viewer | Beams | Samples | Speculate, state: gr.State, turned: gr.HTML
-) -> None:
-    def opened(session: Session, sent: Any) -> Updates:
-        session.tab = name
-        take_settings(session, sent)
-        return viewer.draw(session)
+def _tab(panel: type[Panel]) -> gr.Tab:
+    return gr.Tab(panel.title, id=panel.name, elem_classes=f"pg-panel pg-tab-{panel.name}")
 
-    tab.select(opened, inputs=[state, turned], outputs=viewer.outputs, **QUIET)
+
+def _draw_when_opened(tab: gr.Tab, panel: Panel, state: gr.State, turned: gr.HTML) -> None:
+    def opened(session: Session, sent: Any) -> Updates:
+        session.tab = panel.name
+        take_settings(session, sent)
+        return panel.draw(session)
+
+    tab.select(opened, inputs=[state, turned], outputs=panel.outputs, **QUIET)

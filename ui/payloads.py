@@ -12,28 +12,12 @@ from typing import Any
 
 from backend.events import Candidates, StageOutcome, TokenDecoded
 from ui.session import View, is_special
+from ui.titles import title
 
 MAX_PROMPT_TOKENS_SHOWN = 400
 MAX_BARS = 40
 
-TITLES = {
-    "temperature": "temperature",
-    "top_k": "top-k",
-    "top_p": "top-p",
-    "min_p": "min-p",
-    "typical_p": "typical-p",
-    "repetition_penalty": "repetition",
-    "frequency_penalty": "frequency",
-    "presence_penalty": "presence",
-    "no_repeat_ngram_size": "no-repeat",
-    "logit_bias": "bias",
-}
 CUT_STAGES = ("top_k", "top_p", "min_p", "typical_p")
-
-
-def title(stage: str) -> str:
-    """The stage's name as shown."""
-    return TITLES.get(stage, stage)
 
 
 def number(value: float, digits: int = 5) -> float | str:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from backend import Request, SamplingParams, Trace
 from backend.events import Event, Finished, Preempted, Prefilled, Started, TokenDecoded, Waiting
 from ui.beam_tree import BeamTree
+from ui.link import Link
 from ui.speculation import Speculation
 
 Source = Literal["empty", "recording", "run", "score", "import"]
@@ -145,7 +146,8 @@ def _prefill_line(event: Prefilled) -> str:
 class Session:
     """One browser tab. `salt` keeps its cached prompt blocks from being reused by anyone else.
 
-    `settings_number` counts the settings that the server, not the reader, put in place.
+    `settings_number` counts the settings that the server, not the reader, put in place. `views` are the texts
+    by tab. `opened` is the link the page was opened with, until it has run.
     Not a dataclass: gradio would take the value of a State apart if it were one.
     """
 
@@ -157,13 +159,19 @@ class Session:
         self.beams, self.tree = View(), BeamTree()
         self.samples, self.rule = View(), "vote"
         self.speculate, self.speculation = View(), Speculation()
+        self.views = {
+            "inspect": self.inspect,
+            "score": self.score,
+            "beams": self.beams,
+            "samples": self.samples,
+            "speculate": self.speculate,
+        }
         self.settings = dict(settings or {})
         self.tab = "inspect"
         self.link, self.link_number = "", 0
         self.num_saved = 0
         self.settings_number = 1
-        self.restore_token: int | None = None
-        self.run_on_load = False
+        self.opened: Link | None = None
         self._start = (dict(self.settings), recording)
         if recording is not None:
             self.inspect.show_recording(recording)
@@ -171,8 +179,7 @@ class Session:
     @property
     def view(self) -> View:
         """The view of the open tab."""
-        named = {"score": self.score, "beams": self.beams, "samples": self.samples}
-        return (named | {"speculate": self.speculate}).get(self.tab, self.inspect)
+        return self.views.get(self.tab, self.inspect)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Session:
         """A new visitor's session: gradio copies the start value of a State for each one."""

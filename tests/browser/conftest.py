@@ -106,7 +106,7 @@ def open_page(browser: Any, site: Site) -> Iterator[Callable[..., Any]]:
         page = context.new_page()
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto((url or site.url) + query)
-        page.wait_for_selector(".pg-inspect .pg-token, .pg-score .pg-tokens", state="attached")
+        page.wait_for_selector(".pg-tab-inspect .pg-token, .pg-tab-score .pg-tokens", state="attached")
         page.wait_for_selector(".pg-knob-number", state="attached")
         return page
 
@@ -133,7 +133,7 @@ def text_of(page: Any, selector: str) -> str:
     return page.locator(selector).first.text_content() or ""
 
 
-def labels(page: Any, panel: str = ".pg-inspect") -> list[str]:
+def labels(page: Any, panel: str = ".pg-tab-inspect") -> list[str]:
     """What each token of the strip reads."""
     return page.locator(f"{panel} .pg-token").all_text_contents()
 
@@ -150,21 +150,21 @@ def set_knob(page: Any, stage: str, value: float) -> None:
 
 def run(page: Any, prompt: str | None = None, wait: bool = True) -> None:
     if prompt is not None:
-        page.fill("#pg-prompt textarea", prompt)
-    before = page.get_attribute(".pg-inspect .pg-strip", "data-number")
-    page.click("#pg-run")
-    page.wait_for_selector(f".pg-inspect .pg-strip:not([data-number='{before}'])")
+        page.fill("#pg-inspect-prompt textarea", prompt)
+    before = page.get_attribute(".pg-tab-inspect .pg-strip", "data-number")
+    page.click("#pg-inspect-run")
+    page.wait_for_selector(f".pg-tab-inspect .pg-strip:not([data-number='{before}'])")
     if wait:
         wait_for_end(page)
 
 
-def wait_for_end(page: Any, panel: str = ".pg-inspect") -> None:
+def wait_for_end(page: Any, panel: str = ".pg-tab-inspect") -> None:
     page.wait_for_selector(f"{panel} .pg-strip:not(.pg-running)")
 
 
 def score(page: Any, text: str) -> None:
     page.click('button[role="tab"]:has-text("Score a text")')
-    page.fill("#pg-text textarea", text)
+    page.fill("#pg-score-prompt textarea", text)
     page.click("#pg-score-run")
-    page.wait_for_selector(".pg-score .pg-token, .pg-score .pg-notice:not([hidden])")
-    wait_for_end(page, ".pg-score")
+    page.wait_for_selector(".pg-tab-score .pg-token, .pg-tab-score .pg-notice:not([hidden])")
+    wait_for_end(page, ".pg-tab-score")

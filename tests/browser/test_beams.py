@@ -14,9 +14,9 @@ from tests.browser.conftest import Site, set_run, text_of, until
 from tests.browser.test_endpoints import call
 from tests.browser.test_hostile import HOSTILE, assert_inert
 
-TREE = ".pg-beams .pg-tree"
+TREE = ".pg-tab-beams .pg-tree"
 WORDS = f"{TREE} .pg-word"
-ROWS = ".pg-beams .pg-hyps tbody tr[data-node]"
+ROWS = ".pg-tab-beams .pg-hyps tbody tr[data-node]"
 NOTICE = f"{TREE} .pg-notice:not([hidden])"
 
 
@@ -29,7 +29,7 @@ def beams(page: Any) -> Any:
 
 def fill(page: Any, **values: object) -> None:
     for name, value in values.items():
-        page.fill(f'.pg-beams [data-field="{name}"]', str(value))
+        page.fill(f'.pg-tab-beams [data-field="{name}"]', str(value))
 
 
 def search(page: Any, prompt: str = "The capital of France is", wait: bool = True, **values: object) -> None:
@@ -93,7 +93,7 @@ def test_length_penalty_ranks_anew_without_a_run(
     beams: Any, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beams.click("[data-lesson=translation]")
-    beams.wait_for_selector(".pg-beams .pg-lessons-look:not([hidden])")
+    beams.wait_for_selector(".pg-tab-beams .pg-lessons-look:not([hidden])")
     before = beams.get_attribute(TREE, "data-number")
     beams.click("#pg-beams-run")
     beams.wait_for_selector(f"{TREE}:not([data-number='{before}'])")
@@ -161,7 +161,7 @@ def test_the_tree_is_walked_zoomed_and_panned_by_keyboard(beams: Any) -> None:
 def test_branches_differ_by_more_than_colour(beams: Any) -> None:
     search(beams, num_beams=3, max_new_tokens=10)
     beams.click(f"{TREE} [data-detail=all]")
-    look = """(kind) => { const edge = document.querySelector(`.pg-beams .pg-edge.pg-${kind}`);
+    look = """(kind) => { const edge = document.querySelector(`.pg-tab-beams .pg-edge.pg-${kind}`);
         return edge && getComputedStyle(edge).strokeDasharray; }"""
     dashes = {kind: beams.evaluate(look, kind) for kind in ("finished", "lost", "pruned")}
     assert None not in dashes.values()
@@ -245,7 +245,7 @@ def test_hostile_text_stays_text(beams: Any) -> None:
 def test_a_wide_tree_stays_legible_and_in_place(beams: Any) -> None:
     search(beams, "Once upon a time", num_beams=8, max_new_tokens=30, wait=False)
     until(lambda: beams.locator(WORDS).count() >= 8, "some words")
-    beams.evaluate("window.kept = document.querySelector('.pg-beams .pg-tree-svg g.pg-seg')")
+    beams.evaluate("window.kept = document.querySelector('.pg-tab-beams .pg-tree-svg g.pg-seg')")
     beams.wait_for_selector(f"{TREE}:not(.pg-running)", timeout=180_000)
     assert beams.evaluate("window.kept.isConnected")
     assert beams.locator(WORDS).count() < 150

@@ -15,7 +15,7 @@ HOSTILE = (
     "<img src=x onerror=window.__p=1><svg onload=window.__p=1> ${window.__p=1} {{constructor}} "
     "`${(window.__p=1)}` </textarea><script>window.__p=1</script> <b>bold</b> &lt;i&gt;"
 )
-NOTICE = ".pg-inspect .pg-notice:not([hidden])"
+NOTICE = ".pg-tab-inspect .pg-notice:not([hidden])"
 
 
 def assert_inert(page: Any) -> None:
@@ -26,21 +26,21 @@ def assert_inert(page: Any) -> None:
 def test_hostile_text_stays_text_in_every_panel(page: Any) -> None:
     set_run(page, max_new_tokens=4, seed=1)
     run(page, HOSTILE)
-    prompt = "".join(page.locator(".pg-inspect .pg-prompt").all_text_contents())
+    prompt = "".join(page.locator(".pg-tab-inspect .pg-prompt").all_text_contents())
     assert prompt == HOSTILE
     assert_inert(page)
 
     score(page, HOSTILE)
-    assert "<img" in HOSTILE.replace("".join(labels(page, ".pg-score")), "") + "".join(
-        labels(page, ".pg-score")
+    assert "<img" in HOSTILE.replace("".join(labels(page, ".pg-tab-score")), "") + "".join(
+        labels(page, ".pg-tab-score")
     )
     for index in (0, 3, 8, 15):
-        token = page.locator(".pg-score .pg-token").nth(index)
+        token = page.locator(".pg-tab-score .pg-token").nth(index)
         token.hover()
-        page.wait_for_selector(".pg-score .pg-tip:not([hidden])")
+        page.wait_for_selector(".pg-tab-score .pg-tip:not([hidden])")
         token.click()
-        page.wait_for_selector(f".pg-score .pg-step-name:text-is('Token {index}')")
-    bar = page.locator(".pg-score .pg-plot .nsewdrag").bounding_box()
+        page.wait_for_selector(f".pg-tab-score .pg-step-name:text-is('Token {index}')")
+    bar = page.locator(".pg-tab-score .pg-plot .nsewdrag").bounding_box()
     for share in (0.1, 0.3, 0.5, 0.7):
         page.mouse.move(bar["x"] + bar["width"] * share, bar["y"] + bar["height"] - 2)
         page.wait_for_timeout(60)
@@ -50,7 +50,7 @@ def test_hostile_text_stays_text_in_every_panel(page: Any) -> None:
 @pytest.mark.parametrize("form", ["<img src=x onerror=window.__p=1>", "${window.__p=1}", "{{#each this}}"])
 def test_hostile_settings_are_refused_as_text(page: Any, form: str) -> None:
     set_run(page, logit_bias=f"{form}: 3", max_new_tokens=2)
-    page.click("#pg-run")
+    page.click("#pg-inspect-run")
     page.wait_for_selector(NOTICE)
     assert form in text_of(page, NOTICE)
     assert_inert(page)
@@ -72,12 +72,12 @@ def test_a_hostile_link_is_inert_and_a_malformed_one_says_so(open_page: Callable
 def test_white_space_tokens_are_visible_and_complete(page: Any) -> None:
     text = "a  b\n\n\tc \u00a0d"
     score(page, text)
-    first = "".join(page.locator(".pg-score .pg-prompt").all_text_contents())
-    read = first + "".join(labels(page, ".pg-score"))
+    first = "".join(page.locator(".pg-tab-score .pg-prompt").all_text_contents())
+    read = first + "".join(labels(page, ".pg-tab-score"))
     assert read == "a  b↵↵→c ⍽d"
-    assert page.locator(".pg-score .pg-tokens .pg-space").count() == 3
-    assert page.locator(".pg-score .pg-tokens br").count() == 2
-    tokens = page.locator(".pg-score .pg-token")
+    assert page.locator(".pg-tab-score .pg-tokens .pg-space").count() == 3
+    assert page.locator(".pg-tab-score .pg-tokens br").count() == 2
+    tokens = page.locator(".pg-tab-score .pg-token")
     for index in range(tokens.count()):
         assert tokens.nth(index).bounding_box()["width"] > 0
 
@@ -102,12 +102,12 @@ def test_bad_input_is_named_and_the_next_run_works(page: Any, field: str, value:
     before = labels(page)
     knobs = {"temperature": "0.8", "top_p": "0.95", "top_k": "0"}
     if field == "prompt":
-        page.fill("#pg-prompt textarea", value)
+        page.fill("#pg-inspect-prompt textarea", value)
     elif field in knobs:
         set_knob(page, field, float(value))
     else:
         set_run(page, **{field: value})
-    page.click("#pg-run")
+    page.click("#pg-inspect-run")
     page.wait_for_selector(NOTICE)
     assert message in text_of(page, NOTICE)
     assert labels(page) == before
@@ -127,20 +127,20 @@ def test_two_visitors_share_nothing(open_page: Callable[..., Any]) -> None:
     run(two, "The weather report", wait=False)
     wait_for_end(one)
     wait_for_end(two)
-    assert "".join(one.locator(".pg-inspect .pg-prompt").all_text_contents()) == "My secret recipe"
-    assert "".join(two.locator(".pg-inspect .pg-prompt").all_text_contents()) == "The weather report"
-    assert "seed 11" in text_of(one, ".pg-inspect .pg-status")
-    assert "seed 22" in text_of(two, ".pg-inspect .pg-status")
+    assert "".join(one.locator(".pg-tab-inspect .pg-prompt").all_text_contents()) == "My secret recipe"
+    assert "".join(two.locator(".pg-tab-inspect .pg-prompt").all_text_contents()) == "The weather report"
+    assert "seed 11" in text_of(one, ".pg-tab-inspect .pg-status")
+    assert "seed 22" in text_of(two, ".pg-tab-inspect .pg-status")
     shown = labels(one)
     set_knob(two, "temperature", 0.3)
-    one.locator(".pg-inspect .pg-token").nth(1).click()
-    one.wait_for_selector(".pg-inspect .pg-step-name:text-is('Token 1')")
-    assert text_of(one, ".pg-inspect .pg-step .pg-badge") == ""
+    one.locator(".pg-tab-inspect .pg-token").nth(1).click()
+    one.wait_for_selector(".pg-tab-inspect .pg-step-name:text-is('Token 1')")
+    assert text_of(one, ".pg-tab-inspect .pg-step .pg-badge") == ""
     assert labels(one) == shown
     # A visitor who comes later, or comes back, starts with the recording and the default settings.
     two.reload()
-    two.wait_for_selector(".pg-inspect .pg-token")
-    until(lambda: text_of(two, ".pg-inspect .pg-badge") == "recorded run", "the recording")
+    two.wait_for_selector(".pg-tab-inspect .pg-token")
+    until(lambda: text_of(two, ".pg-tab-inspect .pg-badge") == "recorded run", "the recording")
     assert two.input_value('[data-setting="seed"]') == ""
     assert "secret" not in two.content()
     assert "weather" not in two.content()
@@ -150,11 +150,11 @@ def test_a_masked_token_reads_as_cut_and_the_export_is_strict_json(page: Any, tm
     set_knob(page, "top_k", 1)
     set_run(page, max_new_tokens=3, seed=1)
     run(page)
-    cut = page.locator(".pg-inspect .pg-step tr.pg-cut")
+    cut = page.locator(".pg-tab-inspect .pg-step tr.pg-cut")
     assert cut.count() > 5
     assert cut.first.locator(".pg-cut-cell").text_content() == "cut · rank 2 > 1"
-    assert "null" not in text_of(page, ".pg-inspect .pg-step")
-    assert "NaN" not in text_of(page, ".pg-inspect .pg-step")
+    assert "null" not in text_of(page, ".pg-tab-inspect .pg-step")
+    assert "NaN" not in text_of(page, ".pg-tab-inspect .pg-step")
     with page.expect_download() as download:
         page.click('[data-do="export_json"]')
     file = tmp_path / "trace.json"
@@ -180,42 +180,42 @@ def test_a_link_restores_the_page(page: Any, open_page: Callable[..., Any]) -> N
     set_knob(page, "top_p", 0.9)
     set_run(page, max_new_tokens=7, logit_bias="0: -100\n2: -100")
     run(page, "Rain & sun +1 = 100%?")
-    page.locator(".pg-inspect .pg-token").nth(2).click()
-    page.wait_for_selector(".pg-inspect .pg-step-name:text-is('Token 2')")
+    page.locator(".pg-tab-inspect .pg-token").nth(2).click()
+    page.wait_for_selector(".pg-tab-inspect .pg-step-name:text-is('Token 2')")
     page.click('[data-do="share"]')
     until(lambda: "prompt=" in address(page), "the link")
     query = address(page)
     other = open_page(query=query)
     until(lambda: labels(other) == labels(page), "the same text")
     wait_for_end(other)
-    other.wait_for_selector(".pg-inspect .pg-token.pg-selected[data-index='2']")
-    assert other.input_value("#pg-prompt textarea") == "Rain & sun +1 = 100%?"
+    other.wait_for_selector(".pg-tab-inspect .pg-token.pg-selected[data-index='2']")
+    assert other.input_value("#pg-inspect-prompt textarea") == "Rain & sun +1 = 100%?"
     assert other.input_value('.pg-knob[data-stage="min_p"] .pg-knob-number') == "0.05"
     assert other.input_value('[data-setting="max_new_tokens"]') == "7"
     score(other, "Two words")
     other.click('[data-do="share"]')
     until(lambda: "tab=score" in address(other), "the link of the other tab")
     third = open_page(query=address(other))
-    third.wait_for_selector(".pg-score .pg-token")
-    assert third.input_value("#pg-text textarea") == "Two words"
+    third.wait_for_selector(".pg-tab-score .pg-token")
+    assert third.input_value("#pg-score-prompt textarea") == "Two words"
 
 
 def test_scored_text_can_be_branched_into_a_run(page: Any) -> None:
     set_run(page, max_new_tokens=6, seed=1, logit_bias="0: -100\n2: -100")
     score(page, "The cat sat on the mat.")
-    scored = labels(page, ".pg-score")
-    page.locator(".pg-score .pg-token").nth(2).click()
-    page.wait_for_selector(".pg-score .pg-step-name:text-is('Token 2')")
-    row = page.locator(".pg-score .pg-step tbody tr").first
+    scored = labels(page, ".pg-tab-score")
+    page.locator(".pg-tab-score .pg-token").nth(2).click()
+    page.wait_for_selector(".pg-tab-score .pg-step-name:text-is('Token 2')")
+    row = page.locator(".pg-tab-score .pg-step tbody tr").first
     wanted = row.locator(".pg-cand").text_content()
     row.click()
-    page.wait_for_selector(".pg-inspect .pg-token.pg-forced", state="visible")
+    page.wait_for_selector(".pg-tab-inspect .pg-token.pg-forced", state="visible")
     wait_for_end(page)
     assert labels(page)[:3] == [*scored[:2], wanted]
     assert len(labels(page)) == 6
     # The prompt box now holds what the text goes on from, so that a further step goes on, too.
-    assert page.input_value("#pg-prompt textarea") == "The"
-    page.click("#pg-one")
+    assert page.input_value("#pg-inspect-prompt textarea") == "The"
+    page.click("#pg-inspect-step")
     until(lambda: len(labels(page)) == 7, "one more token")
     assert labels(page)[:3] == [*scored[:2], wanted]
 
@@ -229,12 +229,12 @@ def test_an_exported_trace_opens_again_and_a_broken_one_says_so(page: Any, tmp_p
         page.click('[data-do="export_json"]')
     download.value.save_as(file)
     page.reload()
-    page.wait_for_selector(".pg-inspect .pg-token")
+    page.wait_for_selector(".pg-tab-inspect .pg-token")
     page.set_input_files(".pg-file", file)
     until(lambda: labels(page) == before, "the text of the file")
-    assert text_of(page, ".pg-inspect .pg-badge") == "imported"
-    assert page.input_value("#pg-prompt textarea") == "The river <b>"
-    page.click("#pg-one")
+    assert text_of(page, ".pg-tab-inspect .pg-badge") == "imported"
+    assert page.input_value("#pg-inspect-prompt textarea") == "The river <b>"
+    page.click("#pg-inspect-step")
     until(lambda: len(labels(page)) == 6, "one more token")
     assert labels(page)[:5] == before
     wait_for_end(page)
@@ -243,8 +243,8 @@ def test_an_exported_trace_opens_again_and_a_broken_one_says_so(page: Any, tmp_p
         file.read_text(encoding="utf-8").replace('"model":"smollm2-135m"', '"model":"another"')
     )
     page.set_input_files(".pg-file", foreign)
-    until(lambda: "model another" in text_of(page, ".pg-inspect .pg-status"), "the other model's text")
-    page.click("#pg-one")
+    until(lambda: "model another" in text_of(page, ".pg-tab-inspect .pg-status"), "the other model's text")
+    page.click("#pg-inspect-step")
     page.wait_for_selector(NOTICE)
     assert "This text was made by another" in text_of(page, NOTICE)
     assert labels(page) == before

@@ -12,9 +12,9 @@ from backend import Engine
 from tests.browser.conftest import Site, labels, run, serve, set_knob, set_run, text_of, until, wait_for_end
 from ui.loading import Loader
 
-STEP = ".pg-inspect .pg-step"
-STATUS = ".pg-inspect .pg-status"
-TOKENS = ".pg-inspect .pg-token"
+STEP = ".pg-tab-inspect .pg-step"
+STATUS = ".pg-tab-inspect .pg-status"
+TOKENS = ".pg-tab-inspect .pg-token"
 
 
 def test_a_recording_is_shown_before_the_model_is_loaded_and_run_waits_for_it(
@@ -32,14 +32,14 @@ def test_a_recording_is_shown_before_the_model_is_loaded_and_run_waits_for_it(
     blocks, url = serve(loader)
     try:
         page = open_page(url=url)
-        assert text_of(page, ".pg-inspect .pg-badge") == "recorded run"
+        assert text_of(page, ".pg-tab-inspect .pg-badge") == "recorded run"
         assert len(labels(page)) > 20
         assert "Fetching the weights" in text_of(page, ".pg-load")
         set_run(page, max_new_tokens=3)
-        page.click("#pg-run")
+        page.click("#pg-inspect-run")
         page.wait_for_selector(f"{STATUS} :text('waiting for the model: Fetching the weights (40%)')")
         gate.set()
-        page.wait_for_selector(".pg-inspect .pg-badge:empty", state="attached")
+        page.wait_for_selector(".pg-tab-inspect .pg-badge:empty", state="attached")
         wait_for_end(page)
         assert len(labels(page)) == 3
         page.wait_for_selector(".pg-load", state="hidden")
@@ -54,7 +54,7 @@ def test_tokens_arrive_while_the_run_goes_on(page: Any) -> None:
     page.evaluate(
         """() => {
           window.counts = new Set();
-          const strip = document.querySelector('.pg-inspect .pg-strip');
+          const strip = document.querySelector('.pg-tab-inspect .pg-strip');
           const tokens = strip.getElementsByClassName('pg-token');
           new MutationObserver(() => {
             if (strip.classList.contains('pg-running')) window.counts.add(tokens.length);
@@ -124,7 +124,7 @@ def test_a_moved_knob_redraws_the_step_without_a_run(
     page.wait_for_selector(f"{STEP} .pg-badge:text('re-evaluated')")
     until(lambda: text_of(page, f"{STEP} .pg-chart figcaption") != kept, "another picture")
     assert labels(page) == before
-    page.wait_for_selector(".pg-inspect .pg-stale:text('settings changed since this run')")
+    page.wait_for_selector(".pg-tab-inspect .pg-stale:text('settings changed since this run')")
     # Each request made was for the one step looked at: one token after a prefix of one.
     assert set(runs) == {2}
 
@@ -151,11 +151,11 @@ def test_step_adds_one_token_at_a_time(page: Any) -> None:
     set_run(page, seed=5, max_new_tokens=4, logit_bias="0: -100\n2: -100")
     run(page, "The sea was")
     whole = labels(page)
-    page.click("#pg-one")
+    page.click("#pg-inspect-step")
     until(lambda: len(labels(page)) == 5, "a fifth token")
     wait_for_end(page)
     assert labels(page)[:4] == whole
-    page.click("#pg-one")
+    page.click("#pg-inspect-step")
     until(lambda: len(labels(page)) == 6, "a sixth token")
 
 
@@ -167,7 +167,7 @@ def test_stop_ends_the_compute_and_frees_the_blocks(page: Any, site: Site) -> No
         run(page, wait=False)
         until(lambda: page.locator(TOKENS).count() >= 3, "three tokens")
         assert blocks.num_free_blocks < start
-        page.click("#pg-stop")
+        page.click("#pg-inspect-stop")
         until(lambda: blocks.num_free_blocks == start, "free blocks", seconds=5)
         wait_for_end(page)
         assert "ended stopped" in text_of(page, STATUS)
@@ -237,26 +237,29 @@ def test_300_tokens_arrive_without_a_remount_or_a_jump(page: Any) -> None:
     until(lambda: page.locator(TOKENS).count() >= 8, "eight tokens")
     page.locator(TOKENS).nth(4).click()
     page.wait_for_selector(f"{STEP} .pg-step-name:text-is('Token 4')")
-    until(lambda: page.locator(".pg-inspect .pg-plot .main-svg").count() > 0, "the curve")
+    until(lambda: page.locator(".pg-tab-inspect .pg-plot .main-svg").count() > 0, "the curve")
     page.mouse.move(700, 5)  # hovering over tokens that scroll by would show them
     page.wait_for_timeout(300)
     page.evaluate(
         """() => {
           window.scrollTo(0, 120);
-          document.querySelector('.pg-inspect .pg-table-box').scrollTop = 40;
+          document.querySelector('.pg-tab-inspect .pg-table-box').scrollTop = 40;
           window.marked = ['.pg-token', '.pg-table-box', '.pg-step tbody tr', '.pg-plot svg', '.pg-status']
-            .map((query) => document.querySelector('.pg-inspect ' + query));
+            .map((query) => document.querySelector('.pg-tab-inspect ' + query));
           window.shift = 0;
           new PerformanceObserver((list) => {
             for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shift += entry.value;
           }).observe({ type: 'layout-shift', buffered: false });
         }"""
     )
-    scroll = page.evaluate("[scrollY, document.querySelector('.pg-inspect .pg-table-box').scrollTop]")
+    scroll = page.evaluate("[scrollY, document.querySelector('.pg-tab-inspect .pg-table-box').scrollTop]")
     until(lambda: page.locator(TOKENS).count() == 300, "300 tokens", seconds=240)
     wait_for_end(page)
     assert page.evaluate("window.marked.map((node) => node.isConnected)") == [True] * 5
-    assert page.evaluate("[scrollY, document.querySelector('.pg-inspect .pg-table-box').scrollTop]") == scroll
+    assert (
+        page.evaluate("[scrollY, document.querySelector('.pg-tab-inspect .pg-table-box').scrollTop]")
+        == scroll
+    )
     assert page.evaluate("window.shift") < 0.1
     assert page.evaluate("document.activeElement.dataset.index") == "4"
     assert text_of(page, f"{STEP} .pg-step-name") == "Token 4"
@@ -265,7 +268,7 @@ def test_300_tokens_arrive_without_a_remount_or_a_jump(page: Any) -> None:
 def test_the_curve_selects_a_token(page: Any) -> None:
     set_run(page, max_new_tokens=10, seed=1, logit_bias="0: -100\n2: -100")
     run(page)
-    plot = page.locator(".pg-inspect .pg-plot .nsewdrag")
+    plot = page.locator(".pg-tab-inspect .pg-plot .nsewdrag")
     box = plot.bounding_box()
     # Ten bars on an axis of twelve places from -0.6: aim at the foot of bar 3.
     page.mouse.move(box["x"] + box["width"] * (3.6 / 12.2), box["y"] + box["height"] - 2)
@@ -306,7 +309,7 @@ def test_light_and_dark_follow_the_system_and_the_switch(open_page: Callable[...
     page.click('[data-do="theme"]')
     until(lambda: colour(page) == "rgb(27, 33, 38)", "light")
     page.reload()
-    page.wait_for_selector(".pg-inspect .pg-token")
+    page.wait_for_selector(".pg-tab-inspect .pg-token")
     until(lambda: colour(page) == "rgb(27, 33, 38)", "light after a reload")
 
 
@@ -327,7 +330,7 @@ def test_run_during_a_run_starts_over(page: Any, site: Site) -> None:
     until(lambda: page.locator(TOKENS).count() >= 3, "three tokens")
     set_run(page, max_new_tokens=3)
     run(page, "The sea")
-    assert "".join(page.locator(".pg-inspect .pg-prompt").all_text_contents()) == "The sea"
+    assert "".join(page.locator(".pg-tab-inspect .pg-prompt").all_text_contents()) == "The sea"
     assert page.locator(TOKENS).count() == 3
     assert "ended token limit" in text_of(page, STATUS)
     until(lambda: site.engine.block_manager.num_free_blocks == start, "free blocks", seconds=5)

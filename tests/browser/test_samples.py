@@ -13,7 +13,7 @@ from tests.browser.conftest import Site, set_knob, set_run, text_of, until
 from tests.browser.test_endpoints import call
 from tests.browser.test_hostile import HOSTILE, assert_inert
 
-VIEW = ".pg-samples-tab .pg-samples"
+VIEW = ".pg-tab-samples .pg-samples"
 CARDS = f"{VIEW} .pg-sample"
 NOTICE = f"{VIEW} .pg-notice:not([hidden])"
 
@@ -27,7 +27,7 @@ def tab(page: Any) -> Any:
 
 def draw(page: Any, prompt: str = "Q: 3 + 4\nA:", wait: bool = True, **values: object) -> None:
     for name, value in values.items():
-        page.fill(f'.pg-samples-tab [data-field="{name}"]', str(value))
+        page.fill(f'.pg-tab-samples [data-field="{name}"]', str(value))
     page.fill("#pg-samples-prompt textarea", prompt)
     before = page.get_attribute(VIEW, "data-number")
     page.click("#pg-samples-run")
@@ -91,11 +91,11 @@ def test_sample_one_is_what_inspect_draws(tab: Any) -> None:
     draw(tab, "The sea was", n=3, max_new_tokens=6)
     first = text_of(tab, f"{CARDS} .pg-sample-text")
     tab.click('button[role="tab"]:has-text("Inspect")')
-    tab.fill("#pg-prompt textarea", "The sea was")
-    before = tab.get_attribute(".pg-inspect .pg-strip", "data-number")
-    tab.click("#pg-run")
-    tab.wait_for_selector(f".pg-inspect .pg-strip:not(.pg-running):not([data-number='{before}'])")
-    assert "".join(tab.locator(".pg-inspect .pg-token").all_text_contents()) == first
+    tab.fill("#pg-inspect-prompt textarea", "The sea was")
+    before = tab.get_attribute(".pg-tab-inspect .pg-strip", "data-number")
+    tab.click("#pg-inspect-run")
+    tab.wait_for_selector(f".pg-tab-inspect .pg-strip:not(.pg-running):not([data-number='{before}'])")
+    assert "".join(tab.locator(".pg-tab-inspect .pg-token").all_text_contents()) == first
 
 
 def test_stop_frees_every_block(tab: Any, site: Site) -> None:
@@ -122,7 +122,7 @@ def test_bad_input_is_named_and_nothing_is_lost(tab: Any) -> None:
         ({"answer": "a"}, "must have one group, it has 0"),
     ):
         for name, value in values.items():
-            tab.fill(f'.pg-samples-tab [data-field="{name}"]', str(value))
+            tab.fill(f'.pg-tab-samples [data-field="{name}"]', str(value))
         tab.click("#pg-samples-run")
         tab.wait_for_selector(f"{NOTICE}:has-text('{message}')")
         assert tab.locator(f"{CARDS} .pg-sample-text").all_text_contents() == before

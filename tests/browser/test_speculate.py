@@ -17,12 +17,12 @@ from tests.browser.test_hostile import HOSTILE, assert_inert
 from ui.lessons import load_lessons
 from ui.tabs.speculate import FOLDER
 
-TEXT = ".pg-speculate .pg-drafts"
+TEXT = ".pg-tab-speculate .pg-drafts"
 PIECES = f"{TEXT} .pg-piece"
-ROUND = ".pg-speculate .pg-round"
-PAYOFF = ".pg-speculate .pg-payoff"
-PROOF = ".pg-speculate .pg-proof"
-FORMULA = ".pg-speculate .pg-formula"
+ROUND = ".pg-tab-speculate .pg-round"
+PAYOFF = ".pg-tab-speculate .pg-payoff"
+PROOF = ".pg-tab-speculate .pg-proof"
+FORMULA = ".pg-tab-speculate .pg-formula"
 NOTICE = f"{TEXT} .pg-notice:not([hidden])"
 REPEATING = "one two three four. one two three four. one two three four. one two"
 
@@ -46,7 +46,7 @@ def tab(page: Any) -> Any:
 
 def fill(page: Any, **values: object) -> None:
     for name, value in values.items():
-        field = page.locator(f'.pg-speculate [data-field="{name}"]')
+        field = page.locator(f'.pg-tab-speculate [data-field="{name}"]')
         if name in ("draft", "verify"):
             field.select_option(str(value))
         else:
@@ -65,8 +65,8 @@ def run(page: Any, prompt: str | None = None, wait: bool = True, **values: objec
 
 
 def choose(page: Any, lesson: str) -> None:
-    page.click(f'.pg-speculate [data-lesson="{lesson}"]')
-    page.wait_for_selector(f'.pg-speculate [data-lesson="{lesson}"][aria-pressed="true"]')
+    page.click(f'.pg-tab-speculate [data-lesson="{lesson}"]')
+    page.wait_for_selector(f'.pg-tab-speculate [data-lesson="{lesson}"][aria-pressed="true"]')
     page.wait_for_timeout(200)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import parse_qsl
 
 import pytest
 
@@ -64,52 +63,6 @@ def test_a_request_takes_over_every_setting() -> None:
         9,
         "salt",
     )
-
-
-def test_a_link_restores_prompt_settings_seed_tab_and_token() -> None:
-    settings = {
-        **knobs.DEFAULTS,
-        "temperature": 1.25,
-        "order": list(reversed(ORDERS["vllm"])),
-        "logit_bias": {"198": -100},
-        "stop": ["\n\n", "ü&="],
-        "chat": True,
-    }
-    query = knobs.to_query("a & b = ü\n<c>", settings, "inspect", 12, 3)
-    restored = knobs.from_query(dict(parse_qsl(query)))
-    assert restored["prompt"] == "a & b = ü\n<c>"
-    assert (restored["tab"], restored["token"]) == ("inspect", 3)
-    assert restored["settings"] == {**settings, "seed": 12}
-
-
-def test_a_link_leaves_defaults_out() -> None:
-    assert knobs.to_query("a", knobs.DEFAULTS, "inspect", None, None) == "prompt=a&tab=inspect"
-
-
-def test_a_named_order_reads_well_in_a_link() -> None:
-    query = knobs.to_query("a", {**knobs.DEFAULTS, "order": "llama.cpp"}, "inspect", None, None)
-    assert "order=llama.cpp" in query
-    assert knobs.from_query(dict(parse_qsl(query)))["settings"]["order"] == "llama.cpp"
-
-
-@pytest.mark.parametrize(
-    ("query", "message"),
-    [
-        ({"prompt": "a", "top_p": "2"}, "top_p must be .* between 0 and 1, got 2"),
-        ({"prompt": "a", "top_p": "<img>"}, "top_p in the link cannot be read"),
-        ({"prompt": "a", "top_p": "NaN"}, "top_p must be"),
-        ({"prompt": "a", "token": "-1"}, "token in the link must be a whole number"),
-        ({"prompt": "a", "stop": "[" * 100_000}, "stop in the link cannot be read"),
-    ],
-)
-def test_a_malformed_link_is_refused_by_name(query: dict[str, str], message: str) -> None:
-    with pytest.raises(RequestError, match=message):
-        knobs.from_query(query)
-
-
-def test_a_prompt_too_long_for_a_link_is_refused() -> None:
-    with pytest.raises(RequestError, match=r"the link would have 7,0\d\d characters, at most 6,000 work"):
-        knobs.to_query("x" * 7000, knobs.DEFAULTS, "inspect", None, None)
 
 
 def test_every_preset_gives_settings_that_a_request_accepts() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from backend import Request, SamplingParams, Trace
 from backend.events import Finished, Started
 from tests.ui.steps import step
 from ui import knobs
-from ui.live import batches
 from ui.loading import Loader
 from ui.session import Session, View, forced_step, is_special, step_request, telling_step
 from ui.tabs.viewer import take_settings
@@ -103,43 +101,6 @@ def test_the_telling_step_is_the_likeliest_that_a_cut_changed() -> None:
 )
 def test_special_tokens_are_told_by_their_name(label: str, special: bool) -> None:
     assert is_special(label) is special
-
-
-class FakeStream:
-    """Gives its events, then waits like a run that waits for memory, until it is closed."""
-
-    def __init__(self, events: list[Any]):
-        self.events = list(events)
-        self.closed = threading.Event()
-
-    def __iter__(self) -> FakeStream:
-        return self
-
-    def __next__(self) -> Any:
-        if self.events:
-            return self.events.pop(0)
-        self.closed.wait()
-        raise StopIteration
-
-    def close(self) -> None:
-        self.closed.set()
-
-
-def test_batches_end_with_finished_and_close_the_stream() -> None:
-    stream = FakeStream([STARTED, step(0), FINISHED])
-    events = [event for batch in batches(stream, 0.01) for event in batch]  # type: ignore[arg-type]
-    assert [type(event).__name__ for event in events] == ["Started", "TokenDecoded", "Finished"]
-    assert stream.closed.is_set()
-
-
-def test_batches_hand_back_control_while_nothing_happens_and_closing_them_ends_the_run() -> None:
-    stream = FakeStream([])
-    waiting = batches(stream, 0.01)  # type: ignore[arg-type]
-    assert next(waiting) == []
-    assert next(waiting) == []
-    assert not stream.closed.is_set()
-    waiting.close()  # type: ignore[attr-defined]
-    assert stream.closed.is_set()
 
 
 def test_a_loader_says_why_there_is_no_model() -> None:

@@ -16,9 +16,12 @@ from ui.beam_tree import BeamTree
 from ui.lessons import Lesson
 from ui.loading import Loader
 from ui.session import Session
+from ui.tabs.compose import Compose
+from ui.tabs.fields import Fields
 from ui.tabs.lesson_bar import LessonBar
-from ui.tabs.player import halt, play
+from ui.tabs.player import play
 from ui.tabs.viewer import QUIET, Updates, take_settings
+from ui.titles import title
 
 TREE_PERIOD = 0.2  # seconds between redraws of the tree while it grows
 EARLY: dict[Any, Any] = {"false": False, "true": True, "never": "never"}
@@ -64,28 +67,14 @@ NOTE = (
 class Beams:
     """The tab's widgets and their wiring."""
 
+    name, title = "beams", "Beams"
+
     def __init__(self, loader: Loader, lessons: Iterable[Lesson] = ()):
         self.loader = loader
-        with gr.Row(elem_classes="pg-compose"):
-            self.prompt = gr.Textbox(
-                value=PROMPT,
-                lines=2,
-                max_lines=8,
-                show_label=False,
-                label="Prompt",
-                container=False,
-                placeholder="A prompt to continue",
-                elem_id="pg-beams-prompt",
-            )
-            with gr.Row(elem_classes="pg-buttons"):
-                self.run = gr.Button("Search", elem_classes="pg-run", elem_id="pg-beams-run")
-                self.stop = gr.Button(
-                    "Stop", elem_classes="pg-stop", elem_id="pg-beams-stop", interactive=False
-                )
-        self.lessons = LessonBar("beams", lessons, START, NOTE)
-        self.fields = components.build(
-            "fields", {"number": 1, "values": START, "note": NOTE}, "pg-beams-fields", spec=FIELDS
-        )
+        self.compose = Compose("beams", PROMPT, run="Search")
+        self.prompt = self.compose.prompt
+        self.fields = Fields("beams", FIELDS, START, NOTE)
+        self.lessons = LessonBar("beams", lessons, self.fields)
         empty = Session()
         self.tree = components.build("tree", tree_payload(empty), "pg-beams-tree")
         self.found = components.build("hypotheses", found_payload(empty), "pg-beams-found")
@@ -93,26 +82,23 @@ class Beams:
             component.elem_classes = [*component.elem_classes, "pg-card"]
 
     def wire(self, session: gr.State, settings: gr.HTML) -> None:
-        self.outputs = [self.tree, self.found, self.stop]
-        for event in (self.run.click, self.prompt.submit):
+        self.outputs = [self.tree, self.found, self.compose.stop]
+        for event in (self.compose.run.click, self.prompt.submit):
             event(
-                self._run,
-                inputs=[session, settings, self.prompt, self.fields],
+                self.start,
+                inputs=[session, settings, self.prompt, self.fields.html],
                 outputs=self.outputs,
                 **QUIET,
             )
-        self.lessons.wire(session, settings, self.prompt, self.fields)
-        self.stop.click(lambda session: halt(session.beams), inputs=[session], queue=False, **QUIET)
+        self.lessons.wire(session, settings, self.prompt)
+        self.compose.wire_stop(session, lambda session: session.beams)
 
-    def _run(self, session: Session, turned: Any, prompt: str, sent: Any) -> Iterator[Updates]:
+    def start(self, session: Session, turned: Any, prompt: str, sent: Any) -> Iterator[Updates]:
         take_settings(session, turned)
-        values = sent.get("values") if isinstance(sent, dict) else None
         view = session.beams
 
-        def start(engine: Engine) -> list[EventStream]:
-            asked = request(
-                prompt, session.settings, values if isinstance(values, dict) else {}, session.salt
-            )
+        def begin(engine: Engine) -> list[EventStream]:
+            asked = request(prompt, session.settings, self.fields.read(sent), session.salt)
             search = engine.stream(asked)
             session.tree = BeamTree()
             view.begin(asked, "run")
@@ -120,8 +106,8 @@ class Beams:
             return [search, engine.stream(greedy(asked))]
 
         due = 0.0
-        yield {self.stop: gr.Button(interactive=True)}
-        for batch in play(view, self.loader, start):
+        yield self.compose.running(True)
+        for batch in play(view, self.loader, begin):
             for number, event in batch or ():
                 if number == 0:
                     view.add(event)
@@ -132,9 +118,10 @@ class Beams:
                     (session.tree.add, session.tree.add_greedy)[number](event)
             if time.monotonic() >= due:
                 # With every redraw: an update that another follows at once may never reach the page.
-                yield {**self.draw(session), self.stop: gr.Button(interactive=True)}
+                yield {**self.draw(session), **self.compose.running(True)}
                 due = time.monotonic() + TREE_PERIOD
-        yield {**self.draw(session), self.stop: gr.Button(interactive=view.running)}
+        if not view.running:  # otherwise another run has taken over, and draws
+            yield {**self.draw(session), **self.compose.running(False)}
 
     def draw(self, session: Session) -> Updates:
         return {self.tree: tree_payload(session), self.found: found_payload(session)}
@@ -146,7 +133,7 @@ def request(prompt: str, settings: dict[str, Any], values: dict[str, Any], salt:
     Raises:
         RequestError: a value has the wrong type or is out of range.
     """
-    wanted: dict[str, Any] = START | {name: values[name] for name in START if name in values}
+    wanted = dict(values)
     limit = wanted.pop("max_new_tokens")
     early = wanted.pop("early_stopping")
     strategy = BeamSearch(early_stopping=EARLY.get(early, early), **wanted)
@@ -211,6 +198,6 @@ def status(session: Session) -> list[list[str]]:
         line.append(["returned", str(len(tree.results))])
         line.append(["took", f"{view.finished.time:.1f} s"])
     for stage in view.started.stages:
-        line.append([payloads.title(stage.stage), stage.setting])
+        line.append([title(stage.stage), stage.setting])
     line.append(["model", view.started.model])
     return line

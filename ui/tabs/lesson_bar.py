@@ -10,24 +10,26 @@ import gradio as gr
 from ui import components, knobs
 from ui.lessons import Lesson
 from ui.session import Session
+from ui.tabs.fields import Fields
 from ui.tabs.viewer import QUIET, Updates
 
 
 class LessonBar:
-    """The bar and its wiring. `start` and `note` are the tab's field values and their note."""
+    """The bar and its wiring. A lesson fills the tab's `fields`."""
 
-    def __init__(self, tab: str, lessons: Iterable[Lesson], start: dict[str, Any], note: str):
+    def __init__(self, tab: str, lessons: Iterable[Lesson], fields: Fields):
         self.lessons = {lesson.name: lesson for lesson in lessons if lesson.tab == tab}
-        self.start, self.note = start, note
+        self.fields = fields
         spec = [
             {"name": lesson.name, "title": lesson.title, "look_for": lesson.look_for}
             for lesson in self.lessons.values()
         ]
         self.bar = components.build("lessons", {"chosen": None}, f"pg-{tab}-lessons", spec=spec)
 
-    def wire(self, session: gr.State, turned: gr.HTML, prompt: gr.Textbox, fields: gr.HTML) -> None:
-        self.turned, self.prompt, self.fields = turned, prompt, fields
-        self.bar.choose(self._choose, inputs=[session], outputs=[self.bar, prompt, fields, turned], **QUIET)
+    def wire(self, session: gr.State, turned: gr.HTML, prompt: gr.Textbox) -> None:
+        self.turned, self.prompt = turned, prompt
+        outputs = [self.bar, prompt, self.fields.html, turned]
+        self.bar.choose(self._choose, inputs=[session], outputs=outputs, **QUIET)
 
     def _choose(self, session: Session, event: gr.EventData) -> Updates:
         name = event._data.get("lesson") if isinstance(event._data, dict) else None
@@ -40,7 +42,7 @@ class LessonBar:
         return {
             self.bar: {"chosen": lesson.name},
             self.prompt: lesson.prompt,
-            self.fields: {"number": number, "values": values(lesson, self.start), "note": self.note},
+            self.fields.html: self.fields.value(number, values(lesson, self.fields.start)),
             self.turned: {"number": number, "settings": session.settings, "activity": {}},
         }
 

@@ -16,8 +16,10 @@ from ui.lessons import Lesson
 from ui.loading import Loader
 from ui.reselect import RULES
 from ui.session import Session
+from ui.tabs.compose import Compose
+from ui.tabs.fields import Fields
 from ui.tabs.lesson_bar import LessonBar
-from ui.tabs.player import halt, play
+from ui.tabs.player import play
 from ui.tabs.viewer import QUIET, Updates, take_settings
 
 PERIOD = 0.15  # seconds between redraws while the samples grow
@@ -58,68 +60,56 @@ NOTE = "All knobs on the left take part, the seed included: sample 1 is what Ins
 class Samples:
     """The tab's widgets and their wiring."""
 
+    name, title = "samples", "Samples"
+
     def __init__(self, loader: Loader, lessons: Iterable[Lesson] = ()):
         self.loader = loader
-        with gr.Row(elem_classes="pg-compose"):
-            self.prompt = gr.Textbox(
-                value=PROMPT,
-                lines=2,
-                max_lines=8,
-                show_label=False,
-                label="Prompt",
-                container=False,
-                placeholder="A prompt to continue",
-                elem_id="pg-samples-prompt",
-            )
-            with gr.Row(elem_classes="pg-buttons"):
-                self.run = gr.Button("Draw", elem_classes="pg-run", elem_id="pg-samples-run")
-                self.stop = gr.Button(
-                    "Stop", elem_classes="pg-stop", elem_id="pg-samples-stop", interactive=False
-                )
-        self.lessons = LessonBar("samples", lessons, START, NOTE)
-        self.fields = components.build(
-            "fields", {"number": 1, "values": START, "note": NOTE}, "pg-samples-fields", spec=FIELDS
-        )
+        self.compose = Compose("samples", PROMPT, run="Draw")
+        self.prompt = self.compose.prompt
+        self.fields = Fields("samples", FIELDS, START, NOTE)
+        self.lessons = LessonBar("samples", lessons, self.fields)
         self.cards = components.build("samples", payload(Session()), "pg-samples-cards")
         self.cards.elem_classes = [*self.cards.elem_classes, "pg-card"]
 
     def wire(self, session: gr.State, settings: gr.HTML) -> None:
-        self.outputs = [self.cards, self.stop]
-        for event in (self.run.click, self.prompt.submit):
+        self.outputs = [self.cards, self.compose.stop]
+        for event in (self.compose.run.click, self.prompt.submit):
             event(
-                self._run, inputs=[session, settings, self.prompt, self.fields], outputs=self.outputs, **QUIET
+                self.start,
+                inputs=[session, settings, self.prompt, self.fields.html],
+                outputs=self.outputs,
+                **QUIET,
             )
-        self.lessons.wire(session, settings, self.prompt, self.fields)
-        self.stop.click(lambda session: halt(session.samples), inputs=[session], queue=False, **QUIET)
+        self.lessons.wire(session, settings, self.prompt)
+        self.compose.wire_stop(session, lambda session: session.samples)
         self.cards.rule(
             self._rule, inputs=[session], outputs=[self.cards], trigger_mode="always_last", **QUIET
         )
 
-    def _run(self, session: Session, turned: Any, prompt: str, sent: Any) -> Iterator[Updates]:
+    def start(self, session: Session, turned: Any, prompt: str, sent: Any) -> Iterator[Updates]:
         take_settings(session, turned)
-        values = sent.get("values") if isinstance(sent, dict) else None
         view = session.samples
 
-        def start(engine: Engine) -> list[EventStream]:
-            own = values if isinstance(values, dict) else {}
-            asked = request(prompt, session.settings, own, session.rule, session.salt)
+        def begin(engine: Engine) -> list[EventStream]:
+            asked = request(prompt, session.settings, self.fields.read(sent), session.rule, session.salt)
             stream = engine.stream(asked)
             view.begin(asked, "run")
             view.prompt = prompt
             return [stream]
 
         due = 0.0
-        yield {self.stop: gr.Button(interactive=True)}
-        for batch in play(view, self.loader, start):
+        yield self.compose.running(True)
+        for batch in play(view, self.loader, begin):
             for _, event in batch or ():
                 view.add(event)
                 if isinstance(event, TokenDecoded):
                     view.phase = "drawing"
             if time.monotonic() >= due:
                 # With every redraw: an update that another follows at once may never reach the page.
-                yield {**self.draw(session), self.stop: gr.Button(interactive=True)}
+                yield {**self.draw(session), **self.compose.running(True)}
                 due = time.monotonic() + PERIOD
-        yield {**self.draw(session), self.stop: gr.Button(interactive=view.running)}
+        if not view.running:  # otherwise another run has taken over, and draws
+            yield {**self.draw(session), **self.compose.running(False)}
 
     def _rule(self, session: Session, event: gr.EventData) -> Updates:
         """Select by another rule from what the run recorded."""
@@ -140,10 +130,10 @@ def request(prompt: str, settings: dict[str, Any], values: dict[str, Any], rule:
     Raises:
         RequestError: a value has the wrong type or is out of range.
     """
-    wanted = START | {name: values[name] for name in START if name in values}
-    count = BestOf(n=wanted["n"]).n
-    strategy = BestOf(count, "mbr" if count <= MAX_MATRIX else rule, wanted["answer"] or None)  # type: ignore[arg-type]
-    asked = knobs.request(prompt, settings | {"max_new_tokens": wanted["max_new_tokens"]}, salt)
+    values = START | values
+    count = BestOf(n=values["n"]).n
+    strategy = BestOf(count, "mbr" if count <= MAX_MATRIX else rule, values["answer"] or None)  # type: ignore[arg-type]
+    asked = knobs.request(prompt, settings | {"max_new_tokens": values["max_new_tokens"]}, salt)
     return replace(asked, strategy=strategy, num_candidates=0)
 
 

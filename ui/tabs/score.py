@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import gradio as gr
 
-from backend.errors import PlaygroundError
-from ui import payloads
+from backend import Engine, EventStream
+from backend.events import Started
 from ui.loading import Loader
 from ui.session import Session
+from ui.tabs.compose import Compose
+from ui.tabs.fields import Fields
+from ui.tabs.player import play
 from ui.tabs.viewer import QUIET, Updates, Viewer, take_settings
 
+PERIOD = 0.3  # seconds between redraws while the scores come in
 EXAMPLE = (
     "It was the best of times, it was the worst of times, it was the age of wisdom, "
     "it was the age of marmalade."
@@ -22,61 +27,46 @@ EXAMPLE = (
 class Score:
     """The tab's widgets and their wiring."""
 
+    name, title = "score", "Score a text"
+    fields: Fields | None = None
+
     def __init__(self, loader: Loader):
         self.loader = loader
-        with gr.Row(elem_classes="pg-compose"):
-            self.text = gr.Textbox(
-                value=EXAMPLE,
-                lines=2,
-                max_lines=8,
-                show_label=False,
-                label="Text to score",
-                container=False,
-                placeholder="Any text",
-                elem_id="pg-text",
-            )
-            with gr.Row(elem_classes="pg-buttons"):
-                self.run = gr.Button("Score", elem_classes="pg-run", elem_id="pg-score-run")
+        self.compose = Compose("score", EXAMPLE, run="Score")
+        self.prompt = self.compose.prompt
         self.viewer = Viewer("score", loader, lambda session: session.score)
 
     def wire(self, session: gr.State, settings: gr.HTML) -> None:
+        self.outputs = [*self.viewer.outputs, self.compose.stop]
         self.viewer.wire(session)
-        for event in (self.run.click, self.text.submit):
-            event(
-                self._score,
-                inputs=[session, settings, self.text],
-                outputs=self.viewer.outputs,
-                **QUIET,
-            )
+        for event in (self.compose.run.click, self.prompt.submit):
+            event(self.start, inputs=[session, settings, self.prompt], outputs=self.outputs, **QUIET)
+        self.compose.wire_stop(session, lambda session: session.score)
 
-    def _score(self, session: Session, turned: Any, text: str) -> Iterator[Updates]:
+    def start(self, session: Session, turned: Any, prompt: str, sent: Any = None) -> Iterator[Updates]:
+        """Score the text in the box."""
         take_settings(session, turned)
         view = session.score
-        view.notice, view.phase = "", "scoring"
-        view.idle.clear()
-        try:
-            for line in self.loader.wait():
-                view.phase = f"waiting for the model: {line}"
-                yield {self.viewer.strip: payloads.strip(view)}
-            yield {self.viewer.strip: payloads.strip(view)}
-            trace = self.loader.require().score(text, cache_salt=session.salt)
-            view.show(trace, "score")
-        except PlaygroundError as error:
-            view.notice = str(error)
-        finally:
-            view.idle.set()
-            view.phase = ""
-        if session.restore_token is not None:
-            view.pinned, session.restore_token = session.restore_token, None
-        yield self.viewer.draw(session)
 
-    def run_on_load(self, session: Session, text: str) -> Iterator[Updates]:
-        """Score the text of a link, once."""
-        if session.run_on_load and session.tab == "score":
-            session.run_on_load = False
-            yield from self._score(session, None, text)
-        else:
-            yield {self.viewer.strip: gr.skip()}
+        def begin(engine: Engine) -> list[EventStream]:
+            stream = engine.stream_score(prompt, session.salt)
+            view.begin(stream.request, "score")
+            return [stream]
+
+        due = 0.0
+        for batch in play(view, self.loader, begin):
+            for _, event in batch or ():
+                view.add(event)
+                if isinstance(event, Started):
+                    view.prompt = "".join(event.prompt_labels)
+            if time.monotonic() >= due:
+                yield {**self.draw(session), **self.compose.running(True)}
+                due = time.monotonic() + PERIOD
+        if not view.running:
+            yield {**self.draw(session), **self.compose.running(False)}
+
+    def draw(self, session: Session) -> Updates:
+        return self.viewer.draw(session)
 
     def turn(self, session: Session, turned: Any) -> Updates:
         """A knob was moved: show what it would have done to the selected token."""

@@ -21,8 +21,10 @@ from ui.loading import Loader
 from ui.series import Series
 from ui.session import Session
 from ui.speculation import SOURCES, Kind, Speculation, rounds, source
+from ui.tabs.compose import Compose
+from ui.tabs.fields import Fields
 from ui.tabs.lesson_bar import LessonBar
-from ui.tabs.player import halt, play
+from ui.tabs.player import play
 from ui.tabs.viewer import QUIET, Updates, take_settings, whole
 
 FOLDER = Path(__file__).parents[2] / "presets" / "speculation"
@@ -61,28 +63,14 @@ NOTE = (
 class Speculate:
     """The tab's widgets and their wiring."""
 
+    name, title = "speculate", "Speculate"
+
     def __init__(self, loader: Loader, lessons: Sequence[Lesson] = ()):
         self.loader = loader
-        self.lessons = LessonBar("speculate", lessons, START, NOTE)
-        with gr.Row(elem_classes="pg-compose"):
-            self.prompt = gr.Textbox(
-                value=lessons[0].prompt if lessons else "",
-                lines=3,
-                max_lines=10,
-                show_label=False,
-                label="Prompt",
-                container=False,
-                placeholder="A prompt to continue",
-                elem_id="pg-speculate-prompt",
-            )
-            with gr.Row(elem_classes="pg-buttons"):
-                self.run = gr.Button("Run", elem_classes="pg-run", elem_id="pg-speculate-run")
-                self.stop = gr.Button(
-                    "Stop", elem_classes="pg-stop", elem_id="pg-speculate-stop", interactive=False
-                )
-        self.fields = components.build(
-            "fields", {"number": 1, "values": START, "note": NOTE}, "pg-speculate-fields", spec=FIELDS
-        )
+        self.compose = Compose("speculate", lessons[0].prompt if lessons else "", lines=3)
+        self.prompt = self.compose.prompt
+        self.fields = Fields("speculate", FIELDS, START, NOTE)
+        self.lessons = LessonBar("speculate", lessons, self.fields)
         empty = Session()
         view, state = empty.speculate, empty.speculation
         self.text = components.build("drafts", drawn.text(view, state), "pg-speculate-text")
@@ -98,31 +86,35 @@ class Speculate:
 
     def wire(self, session: gr.State, settings: gr.HTML) -> None:
         self.drawn = [self.text, self.payoff, self.round, self.proof, self.formula]
-        self.outputs = outputs = [*self.drawn, self.stop]
-        self.lessons.wire(session, settings, self.prompt, self.fields)
-        for event in (self.run.click, self.prompt.submit):
-            event(self._run, inputs=[session, settings, self.prompt, self.fields], outputs=outputs, **QUIET)
+        self.outputs = outputs = [*self.drawn, self.compose.stop]
+        self.lessons.wire(session, settings, self.prompt)
+        for event in (self.compose.run.click, self.prompt.submit):
+            event(
+                self.start,
+                inputs=[session, settings, self.prompt, self.fields.html],
+                outputs=outputs,
+                **QUIET,
+            )
         self.payoff.measure(self._measure, inputs=[session], outputs=outputs, **QUIET)
-        self.stop.click(lambda session: halt(session.speculate), inputs=[session], queue=False, **QUIET)
+        self.compose.wire_stop(session, lambda session: session.speculate)
         for component in (self.text, self.round, self.payoff):
             component.pin(self._pin, inputs=[session], outputs=self.drawn, trigger_mode="multiple", **QUIET)
         self.proof.prove(self._prove, inputs=[session], outputs=[self.proof], **QUIET)
 
-    def _run(self, session: Session, turned: Any, prompt: str, sent: Any) -> Iterator[Updates]:
+    def start(self, session: Session, turned: Any, prompt: str, sent: Any) -> Iterator[Updates]:
         """The speculative run, then plain decoding of the same request, alone on the model each."""
         take_settings(session, turned)
-        values = sent.get("values") if isinstance(sent, dict) else None
         view = session.speculate
 
-        def start(engine: Engine) -> list[Series]:
-            asked = request(engine, prompt, session.settings, values if isinstance(values, dict) else {})
+        def begin(engine: Engine) -> list[Series]:
+            asked = request(engine, prompt, session.settings, self.fields.read(sent))
             series = Series(engine, [salted(session, asked), salted(session, plain(asked))])
             session.speculation = Speculation(lossless=lossless(asked), planned=["speculative", "plain"])
             view.begin(asked, "run")
             view.prompt = prompt
             return [series]
 
-        yield from self._play(session, start)
+        yield from self._play(session, begin)
 
     def _measure(self, session: Session) -> Iterator[Updates]:
         """More pairs of runs of the request shown, without drawing them."""
@@ -132,19 +124,19 @@ class Speculate:
             yield {self.payoff: gr.skip()}
             return
 
-        def start(engine: Engine) -> list[Series]:
+        def begin(engine: Engine) -> list[Series]:
             kinds = list(MORE_PAIRS)
             runs = {"plain": plain(asked), "speculative": asked}
             series = Series(engine, [salted(session, runs[kind]) for kind in kinds])
             state.planned = kinds
             return [series]
 
-        yield from self._play(session, start)
+        yield from self._play(session, begin)
 
     def _play(self, session: Session, start: Callable[[Engine], list[Series]]) -> Iterator[Updates]:
         view = session.speculate
         due = 0.0
-        yield {self.stop: gr.Button(interactive=True), self.payoff: drawn.payoff(view, session.speculation)}
+        yield {**self.compose.running(True), self.payoff: drawn.payoff(view, session.speculation)}
         for batch in play(view, self.loader, start):
             state = session.speculation
             for _, event in batch or ():
@@ -154,9 +146,10 @@ class Speculate:
                 view.phase = phase(state)
             if time.monotonic() >= due:
                 # With every redraw: the page may drop an update that the next one follows at once.
-                yield {**self.draw(session), self.stop: gr.Button(interactive=True)}
+                yield {**self.draw(session), **self.compose.running(True)}
                 due = time.monotonic() + PERIOD
-        yield {**self.draw(session), self.stop: gr.Button(interactive=view.running)}
+        if not view.running:  # otherwise another run has taken over, and draws
+            yield {**self.draw(session), **self.compose.running(False)}
 
     def draw(self, session: Session) -> Updates:
         """Everything anew."""
@@ -205,7 +198,7 @@ def request(engine: Engine, prompt: str, settings: dict[str, Any], values: dict[
     Raises:
         RequestError: a value has the wrong type or is out of range.
     """
-    wanted = START | values
+    wanted = dict(values)
     limit = wanted.pop("max_new_tokens")
     if isinstance(limit, int) and limit > MAX_LENGTH:
         raise RequestError(f"new tokens must be at most {MAX_LENGTH} here, got {limit}")

@@ -1,0 +1,55 @@
+"""The row on top of a tab: the prompt, and the buttons that run and stop it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gradio as gr
+
+from ui.session import Session, View
+from ui.tabs.player import halt
+from ui.tabs.viewer import QUIET
+
+
+class Compose:
+    """The row's widgets, named in the page after the tab: pg-<name>-prompt, pg-<name>-run, pg-<name>-stop.
+
+    `more` are the titles of further buttons, kept in that order.
+    """
+
+    def __init__(
+        self, name: str, prompt: str, run: str = "Run", lines: int = 2, more: Sequence[str] = ()
+    ) -> None:
+        with gr.Row(elem_classes="pg-compose"):
+            self.prompt = gr.Textbox(
+                value=prompt,
+                lines=lines,
+                max_lines=lines + 6,
+                show_label=False,
+                label="Prompt",
+                container=False,
+                placeholder="A prompt to continue",
+                elem_id=f"pg-{name}-prompt",
+            )
+            with gr.Row(elem_classes="pg-buttons"):
+                self.run = gr.Button(run, elem_classes="pg-run", elem_id=f"pg-{name}-run")
+                self.stop = gr.Button(
+                    "Stop", elem_classes="pg-stop", elem_id=f"pg-{name}-stop", interactive=False
+                )
+                self.more = [
+                    gr.Button(title, elem_id=f"pg-{name}-{title.lower()}", elem_classes="pg-more")
+                    for title in more
+                ]
+
+    @property
+    def buttons(self) -> list[gr.Button]:
+        return [self.run, self.stop, *self.more]
+
+    def wire_stop(self, session: gr.State, pick: Callable[[Session], View]) -> None:
+        """Stop ends the run of the View that `pick` finds in the session."""
+        self.stop.click(lambda session: halt(pick(session)), inputs=[session], queue=False, **QUIET)
+
+    def running(self, running: bool) -> dict[Any, Any]:
+        """The update that lets Stop be clicked, or not."""
+        return {self.stop: gr.Button(interactive=running)}
