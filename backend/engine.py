@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 
@@ -25,6 +26,7 @@ from backend.model import catalogue
 from backend.model.bundled import NAME as BUNDLED
 from backend.model.catalogue import LoadedModel
 from backend.model.runner import ModelRunner, kv_bytes_per_token
+from backend.pool_watch import PoolWatch
 from backend.request import Request, Sample, SamplingParams, Speculative
 from backend.sampling import noise
 from backend.sampling.pipeline import Pipeline
@@ -34,6 +36,7 @@ from backend.text import Vocabulary
 from backend.trace import Trace
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 POOL_BYTES = {"cpu": 1 << 30, "cuda": 4 << 30}
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -56,6 +59,16 @@ class EventStream(Iterator[Event]):
         self._events = events
         self._ended = ended
         self._exhausted = False
+
+    @property
+    def number(self) -> int:
+        """The run's number in a PoolWatch."""
+        return self._run.number
+
+    @property
+    def submitted(self) -> float:
+        """When the run was submitted, by time.perf_counter(); the times of its events count from there."""
+        return self._run.submitted
 
     def __next__(self) -> Event:
         """The next event, waiting for it.
@@ -97,15 +110,25 @@ class Engine:
     """
 
     def __init__(
-        self, loaded: LoadedModel, *, block_size: int = 16, num_blocks: int = 1024, inline: bool = False
+        self,
+        loaded: LoadedModel,
+        *,
+        block_size: int = 16,
+        num_blocks: int = 1024,
+        inline: bool = False,
+        verified: bool = False,
     ):
+        """`verified`: another engine has already compared this model's paged logits with its own."""
         self.model_name = loaded.name
         self.block_size = block_size
         self.block_manager = BlockManager(num_blocks, block_size)
         self._vocabulary = Vocabulary(loaded.tokenizer)
         self._tokenizer = loaded.tokenizer
         self._runner = ModelRunner(loaded.model, num_blocks, block_size, self._vocabulary.size)
-        self._runner.verify()
+        if not verified:
+            self._runner.verify()
+        self._loaded = loaded
+        self._siblings: dict[int, Engine] = {}
         self._eos_ids = _eos_ids(loaded)
         pool = Pool(self._runner, self.block_manager)
         self._scheduler = Scheduler(pool)
@@ -168,6 +191,11 @@ class Engine:
         return self._runner.vocab_size
 
     @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of keys and values that one token takes in all layers."""
+        return kv_bytes_per_token(self._runner.model)
+
+    @property
     def num_layers(self) -> int:
         return int(self._runner.model.config.get_text_config().num_hidden_layers)
 
@@ -183,8 +211,11 @@ class Engine:
         """How a token reads on its own; see text.Vocabulary.label."""
         return self._vocabulary.label(token_id)
 
-    def stream(self, request: Request) -> EventStream:
+    def stream(self, request: Request, parent: EventStream | None = None) -> EventStream:
         """Start a run and return its live events.
+
+        A `parent` that still goes on then shares its blocks as far as the tokens agree, the last and partly
+        filled one included; whoever writes to a shared block first copies it.
 
         Raises:
             RequestError: the request does not fit the model or the pool; nothing was started.
@@ -195,7 +226,8 @@ class Engine:
         chosen = plan(request, self._drafts)
         self._check_room(request, len(prompt_ids), chosen.num_sequences)
         is_over = bool(request.output_prefix) and request.output_prefix[-1] in self._eos_ids
-        return self._start(request, prompt_ids, chosen.sampling, ended if is_over else chosen.decode)
+        decode = ended if is_over else chosen.decode
+        return self._start(request, prompt_ids, chosen.sampling, decode, parent)
 
     def generate(self, request: Request) -> Trace:
         """Run to the end.
@@ -205,6 +237,29 @@ class Engine:
             PlaygroundError: the run ended with an error.
         """
         return _completed(request, self.stream(request))
+
+    def watch_pool(self, visitor: str) -> PoolWatch:
+        """From now on, what happens to the blocks of runs with this salt, or one that begins "salt:"."""
+        return self._ask(lambda: self._scheduler.watch(visitor))
+
+    def find_blocks(self, token_ids: Iterable[int], cache_salt: str) -> list[int]:
+        """The full blocks that hold the first of these tokens for that salt now, in their order."""
+        return self._ask(lambda: self.block_manager.find(token_ids, cache_salt))
+
+    def with_pool(self, num_blocks: int) -> Engine:
+        """An engine over the same weights with a loop and a pool of that size of its own; one per size."""
+        with self._thread_lock:
+            if self._closed:
+                raise PlaygroundError("the engine is closed")
+            if num_blocks not in self._siblings:
+                self._siblings[num_blocks] = Engine(
+                    self._loaded,
+                    block_size=self.block_size,
+                    num_blocks=num_blocks,
+                    inline=self._inline,
+                    verified=True,
+                )
+            return self._siblings[num_blocks]
 
     def score(self, text: str, cache_salt: str = "") -> Trace:
         """Log-probability and rank of every token of a given text; the first has nothing before it.
@@ -268,6 +323,9 @@ class Engine:
         with self._thread_lock:
             self._closed = True
             thread = self._thread
+            siblings = list(self._siblings.values())
+        for sibling in siblings:
+            sibling.close()
         atexit.unregister(self.close)
         self._wake.set()
         if thread is not None:
@@ -335,6 +393,7 @@ class Engine:
         prompt_ids: list[int],
         sampling: SamplingParams,
         decode: Callable[[Context], Strategy],
+        parent: EventStream | None = None,
     ) -> EventStream:
         seed = noise.draw_seed() if request.seed is None else request.seed
         known_ids = (*prompt_ids, *request.output_prefix)
@@ -358,6 +417,7 @@ class Engine:
                 ended.set()
 
         run = Run(decode(context), emit, len(prompt_ids), request.use_cache)
+        run.parent = parent._run if parent is not None and request.use_cache else None
         labels = tuple(self._vocabulary.label(token_id) for token_id in prompt_ids)
         run.report(Started(self.model_name, seed, tuple(prompt_ids), labels, context.pipeline.settings))
         self._hand_over(run)
@@ -392,6 +452,23 @@ class Engine:
                 self._read_inbox()
         else:
             ended.wait()
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        """The answer to a question that only makes sense between two steps."""
+        answers: queue.SimpleQueue[T] = queue.SimpleQueue()
+        with self._thread_lock:
+            has_loop = self._thread is not None and not self._closed
+        if has_loop:
+            self._tell(lambda: answers.put(question()))
+        while True:
+            try:
+                return answers.get(timeout=1.0 if has_loop else 0)
+            except queue.Empty:
+                if has_loop and not self._closed:
+                    continue
+            with self._step_lock:
+                self._read_inbox()
+                answers.put(question())
 
     def _tell(self, message: Callable[[], None]) -> None:
         """Have the loop do something between two steps."""

@@ -11,6 +11,7 @@ from typing import Literal
 
 FinishReason = Literal["eos", "length", "stop", "grammar", "cancelled", "context_full", "error"]
 BlockOperation = Literal["allocate", "reuse", "fork", "copy", "truncate", "free", "evict"]
+PoolOperation = Literal[BlockOperation, "write", "forget", "preempt", "taken", "returned"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +310,60 @@ class Finished:
     decode_seconds: float
     tokens_per_second: float | None
     time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolChange:
+    """Something happened in the pool, to whichever run; see Engine.watch_pool. Not part of a trace.
+
+    Attributes:
+        operation: as in BlocksChanged, or
+            "write": tokens of the sequence were computed; `block_ids` became findable by it;
+            "forget": a findable block is about to be overwritten;
+            "preempt": the run loses its blocks to an older one, the frees follow;
+            "taken", "returned": other visitors use these blocks, or do no more; nothing else is told of them.
+        run, sequence: whose; -1 for other visitors.
+        block_ids: the blocks concerned; for "copy" the source and its copy.
+        num_tokens: of the sequence that are in the cache afterwards.
+        token_ids: what a "write" put there, the last of those `num_tokens`.
+        time: time.perf_counter() when it was recorded.
+    """
+
+    operation: PoolOperation
+    run: int
+    sequence: int
+    block_ids: tuple[int, ...]
+    num_tokens: int = 0
+    token_ids: tuple[int, ...] = ()
+    time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceState:
+    """A living sequence: its block table and the tokens that are in the cache."""
+
+    run: int
+    sequence: int
+    block_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """A pool at one moment, as one visitor may see it.
+
+    Attributes:
+        sequences: the visitor's own. findable: blocks of theirs that others may find by content.
+        idle: the visitor's free blocks that are still findable, with their tokens, least recently used first.
+        taken: blocks that other visitors use.
+    """
+
+    num_blocks: int
+    block_size: int
+    sequences: tuple[SequenceState, ...]
+    findable: tuple[int, ...]
+    idle: tuple[tuple[int, tuple[int, ...]], ...]
+    taken: tuple[int, ...]
 
 
 Event = (

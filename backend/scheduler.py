@@ -8,10 +8,13 @@ gives the same text, since neither logits nor noise depend on what else runs.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -19,6 +22,7 @@ from torch import Tensor
 from backend.decoding.forward import TARGET, Forward, Strategy
 from backend.errors import OutOfBlocks, PlaygroundError
 from backend.events import (
+    BlockOperation,
     BlocksChanged,
     Event,
     Finished,
@@ -32,13 +36,18 @@ from backend.events import (
 )
 from backend.kv.block_manager import BlockManager
 from backend.model.runner import ModelRunner, Piece
+from backend.pool_watch import PoolWatch
 from backend.sequence import Sequence
 
 # Prompt tokens computed per step: short enough that a cancel or a neighbour's next token never waits
 # long behind somebody's long prompt.
 PREFILL_TOKENS_PER_STEP = 256
 
+# What the events of a run tell of its blocks; where they are filled, its tokens tell.
+_TOLD: tuple[BlockOperation, ...] = get_args(BlockOperation)
+
 log = logging.getLogger(__name__)
+_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,8 @@ class Pool:
 class Run:
     """One request in the loop; `emit` receives its events as they happen.
 
-    `held` are the sequences it may have blocks for, and in which pool.
+    `held` are the sequences it may have blocks for, and in which pool. `parent` is a run whose blocks it
+    shares where that still goes on when this one is admitted.
     """
 
     strategy: Strategy
@@ -75,6 +85,8 @@ class Run:
     last_token_time: float = 0.0
     sample_reasons: dict[int, FinishReason] = field(default_factory=dict)
     selected: int = 0
+    parent: Run | None = None
+    number: int = field(default_factory=lambda: next(_numbers))
 
     @property
     def wanted(self) -> Forward:
@@ -159,6 +171,8 @@ class Scheduler:
         self._pools = {TARGET: target}
         self._waiting: list[Run] = []
         self._running: list[Run] = []
+        # A watch ends when whoever reads it lets go of it.
+        self._watches: weakref.WeakSet[PoolWatch] = weakref.WeakSet()
 
     @property
     def idle(self) -> bool:
@@ -183,6 +197,19 @@ class Scheduler:
         """End every run that is waiting or running."""
         for run in (*self._waiting, *self._running):
             self._end(run, reason, message)
+
+    def watch(self, visitor: str) -> PoolWatch:
+        """A watch on the target's pool that shows the runs of this visitor."""
+        blocks = self._pools[TARGET].blocks
+        living = [
+            (run.number, sequence)
+            for run in (*self._waiting, *self._running)
+            for sequence, pool in run.held.items()
+            if pool.blocks is blocks
+        ]
+        watch = PoolWatch(visitor, blocks, living)
+        self._watches.add(watch)
+        return watch
 
     @torch.inference_mode()
     def step(self) -> None:
@@ -225,10 +252,30 @@ class Scheduler:
     def _reuse(self, run: Run, sequence: Sequence) -> None:
         """Let a sequence without blocks start from what is in the cache."""
         if not sequence.block_table:
-            cached = self._pool(run).blocks.reuse(sequence, len(sequence) - run.wanted.num_logits)
+            blocks = self._pool(run).blocks
+            cached = self._share(run, sequence) or blocks.reuse(
+                sequence, len(sequence) - run.wanted.num_logits
+            )
             # What a preempted run finds is its own; what a draft finds is not the target's.
             if not run.was_preempted and run.wanted.model == TARGET:
                 run.num_cached_tokens = cached
+            self._report_changes(run)
+
+    def _share(self, run: Run, sequence: Sequence) -> int:
+        """Start a forked run from its parent's blocks, the last one included; the tokens covered."""
+        if run.parent is not None and run.parent.done:
+            run.parent = None
+        if run.parent is None or run.wanted.model != TARGET or run.wanted.num_logits != 1:
+            return 0
+        blocks = self._pool(run).blocks
+        others = [
+            other
+            for other, pool in run.parent.held.items()
+            if pool.blocks is blocks and other.salt == sequence.salt
+        ]
+        if not others:
+            return 0
+        return blocks.share(sequence, max(others, key=lambda other: blocks.num_common(sequence, other)))
 
     def _pool(self, run: Run) -> Pool:
         return self._pools[run.wanted.model]
@@ -296,6 +343,8 @@ class Scheduler:
     def _preempt(self, run: Run) -> None:
         """Take every block of a run, in all pools; its pending forward will compute all of it anew."""
         num_tokens = sum(sequence.num_computed_tokens for sequence in run.wanted.sequences)
+        for watch in self._watches:
+            watch.add_preempted(run.number, run.wanted.sequences[0])
         for sequence, pool in run.held.items():
             pool.blocks.free(sequence)
         self._running.remove(run)
@@ -339,6 +388,7 @@ class Scheduler:
                 continue
             if part.run.use_cache:
                 part.pool.blocks.commit(part.sequence, part.num_tokens)
+                self._report_changes(part.run)
             part.run.logits.setdefault(part.sequence, []).append(result)
         for run in {part.run: None for part in parts}:
             if not run.done and self._complete(run):
@@ -386,7 +436,11 @@ class Scheduler:
         """Pass on what happened to the target's blocks on behalf of a run; those of drafts are not shown."""
         for name, pool in self._pools.items():
             for change in pool.blocks.drain_journal():
-                if name == TARGET:
+                if name != TARGET:
+                    continue
+                for watch in self._watches:
+                    watch.add(run.number, change)
+                if change.operation in _TOLD and change.block_ids:
                     run.report(
                         BlocksChanged(
                             change.operation, change.sequence_id, change.block_ids, change.num_free_blocks

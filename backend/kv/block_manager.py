@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from backend.errors import OutOfBlocks
-from backend.events import BlockOperation
+from backend.events import PoolOperation
 from backend.sequence import Sequence
 
 # What makes a block's content: what precedes it (the number of that content; the salt before the first
@@ -26,16 +26,26 @@ class _Block:
     ref_count: int = 0
     key: _Key | None = None  # set while the block is findable
     chain: int = -1  # number of the content that ends with this block; -1 while it is not full
+    salt: str = ""  # of the sequence that filled it
 
 
 @dataclass(frozen=True, slots=True)
 class BlockChange:
-    """One entry of the journal; `block_ids` of "copy" are source and copy."""
+    """One entry of the journal.
 
-    operation: BlockOperation
+    Attributes:
+        block_ids: the blocks concerned: of "copy" source and copy, of "write" those that became findable.
+        salt: of the sequence. num_tokens: of it that are in the cache afterwards.
+        token_ids: what a "write" put there, the last of those `num_tokens`.
+    """
+
+    operation: PoolOperation
     sequence_id: int
     block_ids: tuple[int, ...]
     num_free_blocks: int
+    salt: str = ""
+    num_tokens: int = 0
+    token_ids: tuple[int, ...] = ()
 
 
 class BlockManager:
@@ -88,6 +98,47 @@ class BlockManager:
             self._record("reuse", sequence, found)
         return sequence.num_computed_tokens
 
+    def share(self, sequence: Sequence, parent: Sequence) -> int:
+        """Give an empty-handed sequence the blocks of a living one as far as their tokens agree.
+
+        Unlike `reuse` this includes a block that is only partly filled. At least the last token stays to be
+        computed. Returns the tokens covered.
+        """
+        if sequence.block_table or sequence.salt != parent.salt:
+            raise ValueError(f"sequence {sequence.sequence_id} cannot share with {parent.sequence_id}")
+        common = self.num_common(sequence, parent)
+        shared = parent.block_table[: self.num_blocks_for(common)]
+        for block_id in shared:
+            self._take_reference(block_id)
+        sequence.block_table.extend(shared)
+        sequence.num_computed_tokens = sequence.num_cached_tokens = common
+        if shared:
+            self._record("fork", sequence, shared)
+        return common
+
+    def num_common(self, sequence: Sequence, parent: Sequence) -> int:
+        """Tokens that `share` would cover."""
+        limit = max(0, min(parent.num_computed_tokens, len(sequence) - 1))
+        pairs = enumerate(zip(sequence.token_ids[:limit], parent.token_ids, strict=False))
+        return next((place for place, (own, other) in pairs if own != other), limit)
+
+    def find(self, token_ids: Iterable[int], salt: str) -> list[int]:
+        """The full blocks that hold the first of these tokens now, in their order; nothing is taken."""
+        probe = Sequence(list(token_ids), 0, salt)
+        return self._find(probe, len(probe))
+
+    def idle_contents(self) -> dict[int, tuple[str, tuple[int, ...]]]:
+        """Salt and tokens of each free block that is still findable, least recently used first."""
+        found = {}
+        for block_id in self._idle:
+            block = self._blocks[block_id]
+            assert block.key is not None
+            found[block_id] = (block.salt, block.key[1])
+        return found
+
+    def is_findable(self, block_id: int) -> bool:
+        return self._blocks[block_id].key is not None
+
     def num_needed(self, sequence: Sequence, num_tokens: int) -> int:
         """Free blocks that `reserve` would take."""
         grown = max(0, self.num_blocks_for(num_tokens) - len(sequence.block_table))
@@ -130,10 +181,12 @@ class BlockManager:
 
     def commit(self, sequence: Sequence, num_tokens: int) -> None:
         """The first `num_tokens` tokens are now in the cache: make the blocks they fill findable."""
-        first = sequence.num_computed_tokens // self.block_size
+        start = sequence.num_computed_tokens
         sequence.num_computed_tokens = num_tokens
-        for index in range(first, num_tokens // self.block_size):
-            self._make_findable(sequence, index)
+        filled = range(start // self.block_size, num_tokens // self.block_size)
+        found = [sequence.block_table[index] for index in filled if self._make_findable(sequence, index)]
+        if num_tokens > start:
+            self._record("write", sequence, found, tuple(sequence.token_ids[start:num_tokens]))
 
     def fork(self, parent: Sequence) -> Sequence:
         """A new sequence with the same tokens that shares all of the parent's blocks.
@@ -162,13 +215,14 @@ class BlockManager:
         if not 0 <= num_tokens <= len(sequence):
             raise ValueError(f"cannot truncate {len(sequence)} tokens to {num_tokens}")
         del sequence.token_ids[num_tokens:]
+        shrinks = sequence.num_computed_tokens > num_tokens
         sequence.num_computed_tokens = min(sequence.num_computed_tokens, num_tokens)
         sequence.num_cached_tokens = min(sequence.num_cached_tokens, num_tokens)
         keep = self.num_blocks_for(num_tokens)
         dropped = sequence.block_table[keep:]
         del sequence.block_table[keep:]
         self._release(dropped)
-        if dropped:
+        if dropped or shrinks:
             self._record("truncate", sequence, dropped)
 
     def free(self, sequence: Sequence) -> None:
@@ -233,10 +287,11 @@ class BlockManager:
         self._next_chain += 1
         return self._next_chain
 
-    def _make_findable(self, sequence: Sequence, index: int) -> None:
+    def _make_findable(self, sequence: Sequence, index: int) -> bool:
+        """Whether the block was not findable before and is now."""
         block = self._blocks[sequence.block_table[index]]
         if block.chain >= 0:
-            return
+            return False
         before = self._blocks[sequence.block_table[index - 1]].chain if index else sequence.salt
         key = (before, self._content(sequence, index))
         twin = self._findable.get(key)
@@ -244,9 +299,10 @@ class BlockManager:
             # Two sequences computed the same tokens at once. One copy is enough to be found; the other
             # carries the same number, so that what follows either of them is the same content.
             block.chain = self._blocks[twin].chain
-            return
-        block.key, block.chain = key, self._new_chain()
+            return False
+        block.key, block.chain, block.salt = key, self._new_chain(), sequence.salt
         self._findable[key] = sequence.block_table[index]
+        return True
 
     def _forget(self, block: _Block) -> None:
         if block.key is not None:
@@ -257,7 +313,10 @@ class BlockManager:
         """A block that was full before a truncation is about to get other tokens."""
         index = sequence.num_computed_tokens // self.block_size
         if num_tokens > sequence.num_computed_tokens and index < len(sequence.block_table):
-            self._forget(self._blocks[sequence.block_table[index]])
+            block_id = sequence.block_table[index]
+            if self.is_findable(block_id):
+                self._record("forget", sequence, (block_id,))
+            self._forget(self._blocks[block_id])
 
     def _block_to_copy(self, sequence: Sequence, num_tokens: int) -> int | None:
         """Index in the table of the block that the next write would hit while others share it."""
@@ -328,9 +387,24 @@ class BlockManager:
             else:
                 self._idle[block_id] = None
 
-    def _record(self, operation: BlockOperation, sequence: Sequence, block_ids: Iterable[int]) -> None:
-        change = BlockChange(operation, sequence.sequence_id, tuple(block_ids), self.num_free_blocks)
-        self._journal.append(change)
+    def _record(
+        self,
+        operation: PoolOperation,
+        sequence: Sequence,
+        block_ids: Iterable[int],
+        token_ids: tuple[int, ...] = (),
+    ) -> None:
+        self._journal.append(
+            BlockChange(
+                operation,
+                sequence.sequence_id,
+                tuple(block_ids),
+                self.num_free_blocks,
+                sequence.salt,
+                sequence.num_computed_tokens,
+                token_ids,
+            )
+        )
 
 
 def _require(condition: bool, message: str) -> None:

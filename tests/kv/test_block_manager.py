@@ -441,7 +441,11 @@ def test_the_journal_tells_each_change_once_with_its_blocks() -> None:
     blocks.free(a)
     first, second = 0, 1
     copy, tail = b.block_table[1], 3
-    journal = [(c.operation, c.sequence_id, c.block_ids, c.num_free_blocks) for c in blocks.drain_journal()]
+    journal = [
+        (c.operation, c.sequence_id, c.block_ids, c.num_free_blocks)
+        for c in blocks.drain_journal()
+        if c.operation != "write"
+    ]
     assert journal == [
         ("allocate", a.sequence_id, (first, second), 2),
         ("fork", b.sequence_id, (first, second), 2),
@@ -463,7 +467,8 @@ def test_the_journal_tells_evictions_and_reuse() -> None:
     b = sequence(1, 2, 9)
     blocks.reuse(b, 2)
     compute(blocks, b)
-    assert [(c.operation, c.block_ids) for c in blocks.drain_journal()] == [
+    journal = [(c.operation, c.block_ids) for c in blocks.drain_journal() if c.operation != "write"]
+    assert journal == [
         ("reuse", table[:1]),
         ("evict", table[1:]),
         ("allocate", table[1:]),
