@@ -18,6 +18,7 @@ from ui.loading import Loader
 from ui.presets import SamplingPreset
 from ui.session import Session
 from ui.tabs.beams import Beams
+from ui.tabs.compare import Compare
 from ui.tabs.inspect import Inspect
 from ui.tabs.panel import Panel
 from ui.tabs.samples import Samples
@@ -65,6 +66,8 @@ def build(
             with gr.Column(elem_id="pg-main"), gr.Tabs(selected="inspect", elem_id="pg-tabs") as tabs:
                 with _tab(Inspect) as opened["inspect"]:
                     inspect = Inspect(loader, start, start.prompt or "Once upon a time")
+                with _tab(Compare) as opened["compare"]:
+                    compare = Compare(loader, lessons)
                 with _tab(Beams) as opened["beams"]:
                     beams = Beams(loader, lessons)
                 with _tab(Samples) as opened["samples"]:
@@ -73,11 +76,12 @@ def build(
                     speculate = Speculate(loader, load_lessons(SPECULATION))
                 with _tab(Score) as opened["score"]:
                     score = Score(loader)
-        panels: list[Panel] = [inspect, beams, samples, speculate, score]
+        panels: list[Panel] = [inspect, compare, beams, samples, speculate, score]
         for panel in panels:
             panel.wire(state, turned)
             _draw_when_opened(opened[panel.name], panel, state, turned)
         inspect.wire_branches_of(score.viewer, tabs, state)
+        compare.wire_inspect(inspect, state, turned)
         header.wire(state, turned, tabs, inspect, panels)
         header.restore_on(page)
         Api(loader).wire()

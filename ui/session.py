@@ -11,6 +11,7 @@ from typing import Any, Literal
 from backend import Request, SamplingParams, Trace
 from backend.events import Event, Finished, Preempted, Prefilled, Started, TokenDecoded, Waiting
 from ui.beam_tree import BeamTree
+from ui.lanes import Lanes
 from ui.link import Link
 from ui.speculation import Speculation
 
@@ -159,12 +160,14 @@ class Session:
         self.beams, self.tree = View(), BeamTree()
         self.samples, self.rule = View(), "vote"
         self.speculate, self.speculation = View(), Speculation()
+        self.compare, self.lanes = View(), Lanes()
         self.views = {
             "inspect": self.inspect,
             "score": self.score,
             "beams": self.beams,
             "samples": self.samples,
             "speculate": self.speculate,
+            "compare": self.compare,
         }
         self.settings = dict(settings or {})
         self.tab = "inspect"

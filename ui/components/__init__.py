@@ -29,6 +29,8 @@ NAMES = (
     "payoff",
     "formula",
     "proof",
+    "lanes",
+    "compare",
 )
 
 

@@ -18,10 +18,12 @@ class Fields:
             when it, not the reader, sets them.
     """
 
-    def __init__(self, tab: str, spec: list[dict[str, Any]], start: Mapping[str, Any], note: str = ""):
+    def __init__(
+        self, tab: str, spec: Any, start: Mapping[str, Any], note: str = "", component: str = "fields"
+    ):
         """`spec` describes the inputs to the component, `note` stands under them."""
         self.start, self.note = dict(start), note
-        self.html = components.build("fields", self.value(1), f"pg-{tab}-fields", spec=spec)
+        self.html = components.build(component, self.value(1), f"pg-{tab}-fields", spec=spec)
 
     def value(self, number: int, values: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The component's value with `values` set and the rest at its start."""

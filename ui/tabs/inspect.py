@@ -17,7 +17,7 @@ from ui.loading import Loader
 from ui.session import Session, View, forced_step, step_request
 from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields
-from ui.tabs.player import play
+from ui.tabs.player import halt, play
 from ui.tabs.viewer import QUIET, Updates, Viewer, is_stale, take_settings, whole
 
 CURVE_PERIOD = 0.4  # seconds between redraws of the curve and the step while a run goes on
@@ -184,6 +184,33 @@ class Inspect:
     def _strip(self, session: Session) -> Updates:
         view = session.inspect
         return {self.viewer.strip: payloads.strip(view, is_stale(view, session.settings))}
+
+    @property
+    def opened(self) -> list[Any]:
+        """What `open` updates."""
+        return [*self.viewer.outputs, self.tabs, self.prompt, self.settings]
+
+    def open(self, session: Session, trace: Trace, index: int | None = None) -> Updates:
+        """Show a run made in another tab, at one of its tokens, with the knobs it was drawn with."""
+        view = session.inspect
+        halt(view)
+        view.show(trace, "run")
+        view.pinned = index
+        session.tab = "inspect"
+        asked = trace.request
+        session.settings |= knobs.settings_of(asked.sampling) | {
+            "seed": trace.started.seed,
+            "max_new_tokens": asked.max_new_tokens,
+            "chat": asked.chat,
+        }
+        session.settings_number += 1
+        sent = {"number": session.settings_number, "settings": session.settings}
+        return {
+            **self.viewer.draw(session),
+            self.tabs: gr.Tabs(selected="inspect"),
+            self.prompt: view.prompt,
+            self.settings: {**sent, "activity": payloads.activity(view)},
+        }
 
     def draw(self, session: Session) -> Updates:
         return self.viewer.draw(session)

@@ -1,0 +1,218 @@
+"""Lanes -> the plain data that the compare component draws, and the table as CSV rows. Pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from backend import BeamSearch, Request, SamplingParams
+from backend.comparison import ORDER, Cut, Difference
+from backend.events import Finished, TokenDecoded
+from backend.metrics import TextMetrics, describe
+from ui.lanes import KNOBS, NAMES, Lane, Lanes, first_unequal
+from ui.payloads import ENDINGS, bits, number, percent
+from ui.session import is_special
+from ui.titles import title
+
+COLUMNS: list[tuple[str, str]] = [
+    ("tokens", "Generated tokens, the end of text included"),
+    ("perplexity", "Under the unmodified model: how many equally likely tokens it chose from, on average"),
+    ("loop", "The phrase the text keeps repeating at its end (Holtzman et al. 2019): its tokens × times"),
+    ("4-grams again", "Share of four-token runs that occurred before in the text"),
+    ("distinct-1", "Different tokens over all tokens"),
+    ("distinct-2", "Different pairs over all pairs"),
+    ("distinct-3", "Different triples over all triples"),
+    ("entropy", "Mean over the steps of the model's own uncertainty, in bits"),
+    ("tokens/s", "After the first token, all lanes running at once"),
+    ("ended", "Why the text ends there"),
+]
+
+
+def lanes(compared: Lanes) -> list[dict[str, Any]]:
+    """One entry per lane, and one for the human text if there is one."""
+    first = compared.lanes[0].steps if compared.lanes else []
+    entries = []
+    for place, lane in enumerate(compared.lanes):
+        steps = lane.steps
+        apart = first_unequal(steps, first) if place else None
+        known = compared.differences[place] if place < len(compared.differences) else None
+        entries.append(
+            {
+                "name": NAMES[place],
+                "summary": summary(lane.request),
+                "tokens": [_token(step) for step in steps],
+                "apart": known.index if known else apart,
+                "sentence": sentence(known, NAMES[place], compared.lanes[0].request, lane.request)
+                if known
+                else _agreement(place, compared),
+                "row": row(steps, _finished(lane)),
+            }
+        )
+    if compared.human:
+        entries.append(
+            {
+                "name": "✎",
+                "summary": "a text somebody wrote, scored",
+                "tokens": [_token(step) for step in compared.human],
+                "apart": None,
+                "sentence": [],
+                "row": row(compared.human, None),
+                "human": True,
+            }
+        )
+    return entries
+
+
+def _agreement(place: int, compared: Lanes) -> list[dict[str, str]]:
+    if place == 0 or place >= len(compared.differences):
+        return []
+    return [{"text": "The same tokens as A: under this seed its settings made no difference."}]
+
+
+def _token(step: TokenDecoded) -> list[Any]:
+    special = not step.text and is_special(step.label)
+    return [step.label, number(math.exp(step.model_logprob), 4), step.rank, special]
+
+
+def summary(request: Request) -> str:
+    """What a lane sets, in a line: temperature 0.8, top-p 0.95."""
+    if isinstance(request.strategy, BeamSearch):
+        return f"beam search, {request.strategy.num_beams} beams"
+    neutral, params = SamplingParams(), request.sampling
+    if params.temperature == 0:
+        others = [knob for knob in KNOBS[5:] if getattr(params, knob) != getattr(neutral, knob)]
+        return ", ".join(["greedy", *(f"{title(knob)} {getattr(params, knob):g}" for knob in others)])
+    changed = [knob for knob in KNOBS if getattr(params, knob) != getattr(neutral, knob)]
+    shown = [f"{title(knob)} {getattr(params, knob):g}" for knob in changed]
+    return ", ".join(shown) or "pure sampling, nothing switched on"
+
+
+def _finished(lane: Lane) -> Finished | None:
+    return next((event for event in lane.events if isinstance(event, Finished)), None)
+
+
+def row(steps: Sequence[TokenDecoded], finished: Finished | None) -> list[str]:
+    """The lane's line of the table, in the order of COLUMNS."""
+    found = describe(steps)
+    speed = finished.tokens_per_second if finished else None
+    return [
+        str(found.num_tokens),
+        fixed(found.perplexity, 2),
+        loop(found),
+        share(found.repeated_4grams),
+        fixed(found.distinct_1, 2),
+        fixed(found.distinct_2, 2),
+        fixed(found.distinct_3, 2),
+        fixed(None if found.mean_entropy is None else bits(found.mean_entropy), 2),
+        fixed(speed, 1),
+        ENDINGS[finished.reason] if finished else "",
+    ]
+
+
+def fixed(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def share(value: float | None) -> str:
+    return "–" if value is None else f"{value * 100:.0f} %"
+
+
+def loop(found: TextMetrics) -> str:
+    return f"{found.phrase.num_tokens} × {found.phrase.num_times}" if found.phrase else "none"
+
+
+def sentence(found: Difference, name: str, first: Request, other: Request) -> list[dict[str, str]]:
+    """Why lane `name` leaves lane A where it does: short pieces of {text} and {token}."""
+    names = ("A", name)
+    pieces: list[dict[str, str]] = [{"text": f"First difference at token {found.index + 1}: "}]
+    if found.kind == "ended":
+        longer = names[0] if found.labels[0] else names[1]
+        shorter = names[1] if longer == names[0] else names[0]
+        return [*pieces, {"text": f"{shorter} stops, {longer} goes on."}]
+    if found.kind == "strategy":
+        return [*pieces, {"text": _searches(names, first, other)}]
+    if found.kind == "rounding":
+        return [
+            *pieces,
+            {"text": "the settings act alike here; the best two tokens are equal up to rounding."},
+        ]
+    if found.kind != "stages":
+        return [*pieces, {"text": f"the two do not share the same {found.kind}."}]
+    if found.cut is not None:
+        pieces += _cut_pieces(found.cut, found, names)
+    else:
+        pieces += _turn_pieces(found, names, first.sampling, other.sampling)
+    stages = " and ".join(_called(stage) for stage in found.causes)
+    both = "either alone" if len(found.causes) == 2 else "fewer"
+    more = f" ({both} would not do)" if len(found.causes) > 1 else ""
+    return [*pieces, {"text": f" Checked: without {stages} in both, both draw the same token{more}."}]
+
+
+def _called(stage: str) -> str:
+    return "the changed order" if stage == ORDER else title(stage)
+
+
+def _searches(names: tuple[str, str], first: Request, other: Request) -> str:
+    searching = [
+        f"{name} searches with {asked.strategy.num_beams} beams"
+        for name, asked in zip(names, (first, other), strict=True)
+        if isinstance(asked.strategy, BeamSearch)
+    ]
+    return f"{' and '.join(searching)}: whole texts compete there, so no one stage is the cause."
+
+
+def _cut_pieces(cut: Cut, found: Difference, names: tuple[str, str]) -> list[dict[str, str]]:
+    where, other = names[cut.run], names[1 - cut.run]
+    if cut.stage == "temperature":  # only 0 makes tokens impossible
+        return [
+            {"text": f"{where} is greedy and takes the likeliest token, "},
+            {"token": found.labels[cut.run]},
+            {"text": f"; {other} drew "},
+            {"token": cut.label},
+            {"text": f" (rank {cut.rank:,})."},
+        ]
+    return [
+        {"text": f"in {where} {title(cut.stage)} {cut.setting} cut "},
+        {"token": cut.label},
+        {"text": f" ({_measured(cut)}), which {other} drew; {where} then drew "},
+        {"token": found.labels[cut.run]},
+        {"text": "."},
+    ]
+
+
+def _measured(cut: Cut) -> str:
+    rank = f"rank {cut.rank:,}"
+    if cut.reached is None or cut.limit is None:
+        return rank
+    if cut.stage == "top_k":
+        return f"{rank}, place {cut.reached:,.0f} of {cut.limit:,.0f} kept"
+    if cut.stage == "min_p":
+        return f"{rank}, {percent(cut.reached)} < {percent(cut.limit)}"
+    return f"{rank}, cumulative {cut.reached:.4g} before it"
+
+
+def _turn_pieces(
+    found: Difference, names: tuple[str, str], first: SamplingParams, other: SamplingParams
+) -> list[dict[str, str]]:
+    turned = ", ".join(_setting_pair(stage, first, other) for stage in found.causes)
+    pieces = [
+        {"text": f"{turned} turned the draw. A drew "},
+        {"token": found.labels[0]},
+        {"text": f"{_lead(found.leads[0])}, {names[1]} drew "},
+        {"token": found.labels[1]},
+        {"text": f"{_lead(found.leads[1])}; lead in log p + luck." if found.leads[1] is not None else "."},
+    ]
+    return pieces
+
+
+def _lead(value: float | None) -> str:
+    return "" if value is None or math.isinf(value) else f" by {value:.2g}"
+
+
+def _setting_pair(stage: str, first: SamplingParams, other: SamplingParams) -> str:
+    if stage == ORDER:
+        return "the other order of the stages"
+    if stage == "logit_bias":
+        return "the other biases"
+    return f"{title(stage)} {getattr(other, stage):g} instead of {getattr(first, stage):g}"

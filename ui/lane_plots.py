@@ -1,0 +1,78 @@
+"""Lanes -> plotly figures as plain dicts; colours and labels as in plots.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from backend.events import TokenDecoded
+from ui.lanes import NAMES, Lanes
+from ui.plots import plain
+
+WINDOW = 5
+DASHES = ("solid", "dash", "dot", "dashdot")
+
+
+def color(place: int) -> str:
+    """Lane colours are defined once, in the component's style."""
+    return f"var(--pg-lane-{place})"
+
+
+def probabilities(compared: Lanes) -> dict[str, Any] | None:
+    """Model probability of each token, as a running mean over WINDOW tokens, one line per text."""
+    lines = [
+        _line(NAMES[place], lane.steps, color(place), DASHES[place % 4], 2)
+        for place, lane in enumerate(compared.lanes)
+    ]
+    if compared.human:
+        lines.append(_line("human", compared.human, "var(--pg-ink)", "dot", 2.5))
+    longest = max((len(line["x"]) for line in lines), default=0)
+    if longest < 2:
+        return None
+    axis = {"gridcolor": "var(--pg-line)", "zeroline": False, "color": "var(--pg-muted)", "fixedrange": True}
+    layout = {
+        "height": 190,
+        "margin": {"l": 34, "r": 8, "t": 4, "b": 30},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"size": 11, "color": "var(--pg-muted)"},
+        "showlegend": True,
+        "legend": {
+            "orientation": "h",
+            "y": 1.12,
+            "x": 1,
+            "xanchor": "right",
+            "font": {"color": "var(--pg-ink)"},
+        },
+        "hovermode": "closest",
+        "dragmode": False,
+        "xaxis": {**axis, "showgrid": False, "tickformat": "d", "range": [1, max(longest, 8)]},
+        "yaxis": {**axis, "range": [0, 1.02], "tickformat": ".0%", "nticks": 5},
+    }
+    return {"data": lines, "layout": layout}
+
+
+def _line(name: str, steps: Sequence[TokenDecoded], colour: str, dash: str, width: float) -> dict[str, Any]:
+    values = [math.exp(step.model_logprob) for step in steps]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": list(range(1, len(steps) + 1)),
+        "y": [round(mean, 4) for mean in running_mean(values)],
+        "customdata": [
+            [plain(step.label), round(value, 4)] for step, value in zip(steps, values, strict=True)
+        ],
+        "hovertemplate": f"{name}  %{{customdata[0]}}  %{{customdata[1]:.1%}}<extra></extra>",
+        "line": {"color": colour, "width": width, "dash": dash},
+    }
+
+
+def running_mean(values: Sequence[float], window: int = WINDOW) -> list[float]:
+    """Mean of each value and up to `window` - 1 before it."""
+    means = []
+    for end in range(1, len(values) + 1):
+        part = values[max(0, end - window) : end]
+        means.append(sum(part) / len(part))
+    return means

@@ -1,0 +1,138 @@
+"""Lanes: settings run side by side under one seed, what they gave, and where each leaves the first."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from backend import BeamSearch, Engine, Request, Sample, SamplingParams, Trace
+from backend.comparison import Difference, first_difference
+from backend.errors import RequestError
+from backend.events import Candidates, Event, Started, TokenDecoded
+from ui import knobs
+
+MIN_LANES, MAX_LANES = 2, 8
+MAX_ROWS = 60  # candidates kept per step and lane: eight lanes of full tables would fill the memory
+KNOBS = tuple(knob.name for knob in knobs.KNOBS)
+NAMES = "ABCDEFGH"
+
+
+@dataclass
+class Lane:
+    """One run. `events` grow while it goes on."""
+
+    request: Request
+    events: list[Event] = field(default_factory=list)
+
+    def add(self, event: Event) -> None:
+        self.events.append(slim(event) if isinstance(event, TokenDecoded) else event)
+
+    @property
+    def steps(self) -> list[TokenDecoded]:
+        return [event for event in self.events if isinstance(event, TokenDecoded)]
+
+    @property
+    def trace(self) -> Trace | None:
+        """None before the run was accepted."""
+        started = any(isinstance(event, Started) for event in self.events)
+        return Trace(self.request, tuple(self.events)) if started else None
+
+
+@dataclass
+class Lanes:
+    """The lanes of one comparison.
+
+    Attributes:
+        differences: per lane, where it leaves lane A; None where it does not, and empty until compared.
+        human: the tokens of a text somebody wrote, scored; empty without one.
+    """
+
+    lanes: list[Lane] = field(default_factory=list)
+    differences: list[Difference | None] = field(default_factory=list)
+    human: Sequence[TokenDecoded] = ()
+
+    def begin(self, requests: Sequence[Request]) -> None:
+        self.lanes = [Lane(request) for request in requests]
+        self.differences, self.human = [], ()
+
+    def compare(self, engine: Engine) -> None:
+        """Name what made each lane leave lane A.
+
+        Raises:
+            RequestError, PlaygroundError: as Engine.generate.
+        """
+        traces = [lane.trace for lane in self.lanes]
+        first = traces[0]
+        self.differences = [
+            None
+            if trace is None or first is None or trace is first
+            else first_difference(engine, first, trace)
+            for trace in traces
+        ]
+
+
+def requests(prompt: str, settings: Mapping[str, Any], lanes: Any, salt: str) -> list[Request]:
+    """One Request per lane: what the lane sets, everything else from the knobs; one seed for all.
+
+    Raises:
+        RequestError: too few or too many lanes, an unknown setting, or a value out of range.
+    """
+    if not isinstance(lanes, list) or not MIN_LANES <= len(lanes) <= MAX_LANES:
+        given = len(lanes) if isinstance(lanes, list) else lanes
+        raise RequestError(f"a comparison takes {MIN_LANES} to {MAX_LANES} lanes, got {given!r}")
+    base = knobs.request(prompt, settings, salt)
+    if base.seed is None:
+        base = replace(base, seed=secrets.randbelow(2**31))
+    return [_request(base, name, lane) for name, lane in zip(NAMES, lanes, strict=False)]
+
+
+def _request(base: Request, name: str, lane: Any) -> Request:
+    if not isinstance(lane, dict):
+        raise RequestError(f"lane {name} must map names to values, got {lane!r}")
+    for key in lane:
+        if key not in (*KNOBS, "num_beams"):
+            raise RequestError(f"lane {name} has the unknown setting {str(key)[:40]!r}")
+    own = {knob: lane.get(knob, getattr(SamplingParams(), knob)) for knob in KNOBS}
+    try:
+        beams = BeamSearch(num_beams=lane.get("num_beams", 1))
+        sampling = replace(base.sampling, **own)
+    except RequestError as error:
+        raise RequestError(f"lane {name}: {error}") from None
+    return replace(base, sampling=sampling, strategy=beams if beams.num_beams > 1 else Sample())
+
+
+def of_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The lane that the knobs describe."""
+    neutral = SamplingParams()
+    return {knob: settings[knob] for knob in KNOBS if settings.get(knob) != getattr(neutral, knob)}
+
+
+def slim(step: TokenDecoded) -> TokenDecoded:
+    """The step with its table cut down to the first MAX_ROWS rows, the drawn token and the uncut winner."""
+    table = step.candidates
+    if table is None or len(table.token_ids) <= MAX_ROWS:
+        return step
+    named = {step.token_id, step.uncut_winner}
+    places = [i for i, token_id in enumerate(table.token_ids) if i < MAX_ROWS or token_id in named]
+
+    def rows(column: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(column[place] for place in places)
+
+    kept = Candidates(
+        token_ids=rows(table.token_ids),
+        labels=rows(table.labels),
+        model_logprobs=rows(table.model_logprobs),
+        after=tuple(rows(column) for column in table.after),
+        cut_by=rows(table.cut_by),
+        margins=rows(table.margins),
+        luck=rows(table.luck),
+    )
+    return replace(step, candidates=kept)
+
+
+def first_unequal(lane: Sequence[TokenDecoded], first: Sequence[TokenDecoded]) -> int | None:
+    """Index of the first token that differs from lane A's so far; None while they agree."""
+    pairs = zip(lane, first, strict=False)
+    return next((i for i, (one, two) in enumerate(pairs) if one.token_id != two.token_id), None)
