@@ -109,8 +109,6 @@ class Header:
     def _restore(self, session: Session, request: gr.Request) -> Updates:
         # Setting the State once lets gradio drop it some time after the tab is closed.
         kept: Updates = {self.state: session}
-        # gradio 6.31 takes the props of a gr.HTML whose update is skipped; one not drawn yet then never is.
-        kept |= {panel.fields.html: panel.fields.value(1) for panel in self.panels.values() if panel.fields}
         query = dict(request.query_params)
         if "prompt" not in query:
             return kept

@@ -269,13 +269,18 @@ def test_the_curve_selects_a_token(page: Any) -> None:
     set_run(page, max_new_tokens=10, seed=1, logit_bias="0: -100\n2: -100")
     run(page)
     plot = page.locator(".pg-tab-inspect .pg-plot .nsewdrag")
-    box = plot.bounding_box()
-    # Ten bars on an axis of twelve places from -0.6: aim at the foot of bar 3.
-    page.mouse.move(box["x"] + box["width"] * (3.6 / 12.2), box["y"] + box["height"] - 2)
-    page.wait_for_timeout(100)
-    page.mouse.down()
-    page.mouse.up()
-    page.wait_for_selector(f"{TOKENS}.pg-selected[data-index='3']")
+
+    def selected() -> bool:
+        box = plot.bounding_box()
+        # Ten bars on an axis of twelve places from -0.6: aim at the foot of bar 3.
+        page.mouse.move(box["x"] + box["width"] * (3.6 / 12.2), box["y"] + box["height"] - 2)
+        page.wait_for_timeout(200)  # plotly looks what the pointer is over at its own pace
+        page.mouse.down()
+        page.mouse.up()
+        page.wait_for_timeout(300)
+        return page.locator(f"{TOKENS}.pg-selected[data-index='3']").count() == 1
+
+    until(selected, "token 3 selected")
 
 
 def test_the_order_of_the_stages_is_editable(page: Any) -> None:

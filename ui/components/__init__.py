@@ -6,6 +6,7 @@ Styles and the shared script go into the page's head once, so a value update doe
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +35,21 @@ NAMES = (
 )
 
 
-def build(name: str, value: Any, elem_id: str, **props: Any) -> gr.HTML:
-    """The component of that name; `props` are constants for its script."""
+def build(name: str, value: Any, elem_id: str, spec: Any = None) -> gr.HTML:
+    """The component of that name; its script reads `spec`, which never changes, as SPEC.
+
+    It is part of the script and no property, since gradio 6.31 replaces a gr.HTML's properties with every
+    update that is skipped (postprocess_update_dict).
+    """
     folder = FOLDER / name
+    script = (folder / "script.js").read_text(encoding="utf-8")
     return gr.HTML(
         value=value,
         html_template=(folder / "template.html").read_text(encoding="utf-8"),
-        js_on_load=(folder / "script.js").read_text(encoding="utf-8"),
+        js_on_load=f"const SPEC = {json.dumps(spec)};\n{script}",
         apply_default_css=False,
         elem_id=elem_id,
         elem_classes=["pg-component"],
-        **props,
     )
 
 

@@ -73,8 +73,8 @@ class Beams:
         self.loader = loader
         self.compose = Compose("beams", PROMPT, run="Search")
         self.prompt = self.compose.prompt
+        self.lessons = LessonBar("beams", lessons)
         self.fields = Fields("beams", FIELDS, START, NOTE)
-        self.lessons = LessonBar("beams", lessons, self.fields)
         empty = Session()
         self.tree = components.build("tree", tree_payload(empty), "pg-beams-tree")
         self.found = components.build("hypotheses", found_payload(empty), "pg-beams-found")
@@ -90,7 +90,7 @@ class Beams:
                 outputs=self.outputs,
                 **QUIET,
             )
-        self.lessons.wire(session, settings, self.prompt)
+        self.lessons.wire(session, settings, self.prompt, self.fields)
         self.compose.wire_stop(session, lambda session: session.beams)
 
     def start(self, session: Session, turned: Any, prompt: str, sent: Any) -> Iterator[Updates]:

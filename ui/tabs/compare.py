@@ -55,8 +55,8 @@ class Compare:
         self.loader = loader
         self.compose = Compose("compare", PROMPT)
         self.prompt = self.compose.prompt
+        self.lessons = LessonBar("compare", lessons)
         self.fields: Fields = Fields("compare", SPEC, START, NOTE, component="lanes")
-        self.lessons = LessonBar("compare", lessons, self.fields)
         self.view = components.build("compare", payload(Session()), "pg-compare-view")
         self.view.elem_classes = [*self.view.elem_classes, "pg-card"]
         self.saver = components.build("saver", None, "pg-compare-saver")
@@ -70,7 +70,7 @@ class Compare:
                 outputs=self.outputs,
                 **QUIET,
             )
-        self.lessons.wire(session, settings, self.prompt)
+        self.lessons.wire(session, settings, self.prompt, self.fields)
         self.compose.wire_stop(session, lambda session: session.compare)
         self.view.csv(self._csv, inputs=[session], outputs=[self.saver], **QUIET)
         self.fields.html.take(

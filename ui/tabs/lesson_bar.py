@@ -15,19 +15,18 @@ from ui.tabs.viewer import QUIET, Updates
 
 
 class LessonBar:
-    """The bar and its wiring. A lesson fills the tab's `fields`."""
+    """The bar and its wiring. A lesson fills the prompt, the tab's fields and the knobs."""
 
-    def __init__(self, tab: str, lessons: Iterable[Lesson], fields: Fields):
+    def __init__(self, tab: str, lessons: Iterable[Lesson]):
         self.lessons = {lesson.name: lesson for lesson in lessons if lesson.tab == tab}
-        self.fields = fields
         spec = [
             {"name": lesson.name, "title": lesson.title, "look_for": lesson.look_for}
             for lesson in self.lessons.values()
         ]
         self.bar = components.build("lessons", {"chosen": None}, f"pg-{tab}-lessons", spec=spec)
 
-    def wire(self, session: gr.State, turned: gr.HTML, prompt: gr.Textbox) -> None:
-        self.turned, self.prompt = turned, prompt
+    def wire(self, session: gr.State, turned: gr.HTML, prompt: gr.Textbox, fields: Fields) -> None:
+        self.turned, self.prompt, self.fields = turned, prompt, fields
         outputs = [self.bar, prompt, self.fields.html, turned]
         self.bar.choose(self._choose, inputs=[session], outputs=outputs, **QUIET)
 

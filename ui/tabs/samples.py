@@ -66,8 +66,8 @@ class Samples:
         self.loader = loader
         self.compose = Compose("samples", PROMPT, run="Draw")
         self.prompt = self.compose.prompt
+        self.lessons = LessonBar("samples", lessons)
         self.fields = Fields("samples", FIELDS, START, NOTE)
-        self.lessons = LessonBar("samples", lessons, self.fields)
         self.cards = components.build("samples", payload(Session()), "pg-samples-cards")
         self.cards.elem_classes = [*self.cards.elem_classes, "pg-card"]
 
@@ -80,7 +80,7 @@ class Samples:
                 outputs=self.outputs,
                 **QUIET,
             )
-        self.lessons.wire(session, settings, self.prompt)
+        self.lessons.wire(session, settings, self.prompt, self.fields)
         self.compose.wire_stop(session, lambda session: session.samples)
         self.cards.rule(
             self._rule, inputs=[session], outputs=[self.cards], trigger_mode="always_last", **QUIET

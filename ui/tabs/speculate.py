@@ -69,8 +69,8 @@ class Speculate:
         self.loader = loader
         self.compose = Compose("speculate", lessons[0].prompt if lessons else "", lines=3)
         self.prompt = self.compose.prompt
+        self.lessons = LessonBar("speculate", lessons)
         self.fields = Fields("speculate", FIELDS, START, NOTE)
-        self.lessons = LessonBar("speculate", lessons, self.fields)
         empty = Session()
         view, state = empty.speculate, empty.speculation
         self.text = components.build("drafts", drawn.text(view, state), "pg-speculate-text")
@@ -87,7 +87,7 @@ class Speculate:
     def wire(self, session: gr.State, settings: gr.HTML) -> None:
         self.drawn = [self.text, self.payoff, self.round, self.proof, self.formula]
         self.outputs = outputs = [*self.drawn, self.compose.stop]
-        self.lessons.wire(session, settings, self.prompt)
+        self.lessons.wire(session, settings, self.prompt, self.fields)
         for event in (self.compose.run.click, self.prompt.submit):
             event(
                 self.start,

@@ -47,7 +47,7 @@ const makers = {
   },
 };
 
-for (const spec of props.spec) {
+for (const spec of SPEC) {
   const label = el("label", "pg-field");
   label.title = spec.hint || "";
   label.append(el("span", "", spec.title));

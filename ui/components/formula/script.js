@@ -1,7 +1,7 @@
 // The formula as plot and table, from values computed on the server; the measured run is a point in it.
 const { el, fixed, percent } = window.Playground;
 const root = element.querySelector(".pg-formula");
-const { grid, acceptances } = props.spec;
+const { grid, acceptances } = SPEC;
 const plot = root.querySelector("svg"), body = root.querySelector("tbody"), result = root.querySelector(".pg-formula-result");
 const turns = { a: root.querySelector("[data-turn=a]"), k: root.querySelector("[data-turn=k]") };
 const ROWS = [0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95], COLUMNS = [1, 2, 3, 4, 6, 8, 16];

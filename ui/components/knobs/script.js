@@ -2,7 +2,7 @@
 // links, whole settings with a new `number`.
 const { el } = window.Playground;
 const root = element.querySelector(".pg-knobs");
-const spec = props.spec;
+const spec = SPEC;
 const controls = {};
 let settings = { ...spec.defaults };
 let accepted = null;

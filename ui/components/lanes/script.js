@@ -2,7 +2,7 @@
 const { el } = window.Playground;
 const root = element.querySelector(".pg-lanes");
 const head = root.querySelector("thead"), body = root.querySelector("tbody");
-const columns = [...props.spec.knobs, { name: "num_beams", title: "beams", step: 1, neutral: 1 }];
+const columns = [...SPEC.knobs, { name: "num_beams", title: "beams", step: 1, neutral: 1 }];
 let values = {}, accepted = null;
 
 const title = el("tr");
@@ -49,7 +49,7 @@ function row(lane, place) {
   take.addEventListener("click", () => trigger("take", { lane: place }));
   drop.dataset.act = "drop";
   drop.setAttribute("aria-label", `remove lane ${name.textContent}`);
-  drop.disabled = values.lanes.length <= props.spec.min_lanes;
+  drop.disabled = values.lanes.length <= SPEC.min_lanes;
   drop.addEventListener("click", () => { commit({ lanes: values.lanes.filter((_, i) => i !== place) }); rows(); });
   tools.append(take, drop);
   line.append(tools);
@@ -67,7 +67,7 @@ function marks() {
 }
 function rows() {
   body.replaceChildren(...values.lanes.map(row));
-  root.querySelector("[data-act=add]").disabled = values.lanes.length >= props.spec.max_lanes;
+  root.querySelector("[data-act=add]").disabled = values.lanes.length >= SPEC.max_lanes;
   marks();
 }
 root.querySelector("[data-act=add]").addEventListener("click", () => {
@@ -76,7 +76,7 @@ root.querySelector("[data-act=add]").addEventListener("click", () => {
   body.lastChild.querySelector("input").focus();
 });
 const limit = root.querySelector("[data-field=max_new_tokens]"), human = root.querySelector("[data-field=human]");
-limit.max = props.spec.max_tokens;
+limit.max = SPEC.max_tokens;
 limit.addEventListener("input", () => { if (!Number.isNaN(limit.valueAsNumber)) commit({ max_new_tokens: limit.valueAsNumber }); });
 human.addEventListener("input", () => commit({ human: human.value }));
 

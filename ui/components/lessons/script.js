@@ -2,8 +2,8 @@
 const { el } = window.Playground;
 const root = element.querySelector(".pg-lessons");
 const bar = root.querySelector(".pg-lessons-bar"), look = root.querySelector(".pg-lessons-look");
-root.hidden = props.spec.length === 0;
-for (const lesson of props.spec) {
+root.hidden = SPEC.length === 0;
+for (const lesson of SPEC) {
   const button = el("button", "pg-tool", lesson.title);
   button.type = "button";
   button.dataset.lesson = lesson.name;
@@ -11,7 +11,7 @@ for (const lesson of props.spec) {
   bar.append(button);
 }
 function draw() {
-  const chosen = props.spec.find((lesson) => lesson.name === props.value?.chosen);
+  const chosen = SPEC.find((lesson) => lesson.name === props.value?.chosen);
   for (const button of bar.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.lesson === chosen?.name));
   look.hidden = !chosen;
   look.textContent = chosen ? chosen.look_for : "";
