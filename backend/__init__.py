@@ -3,6 +3,7 @@
 from backend.engine import Engine, EventStream
 from backend.errors import ModelUnavailable, PlaygroundError, RequestError, TraceError
 from backend.events import Event
+from backend.kv.size import contiguous, in_blocks, kv_cache_bytes
 from backend.request import BeamSearch, BestOf, Grammar, Request, Sample, SamplingParams, Speculative
 from backend.trace import Trace
 
@@ -22,4 +23,7 @@ __all__ = [
     "Speculative",
     "Trace",
     "TraceError",
+    "contiguous",
+    "in_blocks",
+    "kv_cache_bytes",
 ]

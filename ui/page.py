@@ -15,11 +15,14 @@ from ui.api import Api
 from ui.header import Header
 from ui.lessons import load_lessons
 from ui.loading import Loader
+from ui.model_shapes import load_model_shapes
 from ui.presets import SamplingPreset
+from ui.request_sets import load_request_sets
 from ui.session import Session
 from ui.tabs.beams import Beams
 from ui.tabs.compare import Compare
 from ui.tabs.inspect import Inspect
+from ui.tabs.kv_cache import KvCache
 from ui.tabs.panel import Panel
 from ui.tabs.samples import Samples
 from ui.tabs.score import Score
@@ -74,9 +77,11 @@ def build(
                     samples = Samples(loader, lessons)
                 with _tab(Speculate) as opened["speculate"]:
                     speculate = Speculate(loader, load_lessons(SPECULATION))
+                with _tab(KvCache) as opened["kv"]:
+                    kv_cache = KvCache(loader, load_request_sets(), load_model_shapes())
                 with _tab(Score) as opened["score"]:
                     score = Score(loader)
-        panels: list[Panel] = [inspect, compare, beams, samples, speculate, score]
+        panels: list[Panel] = [inspect, compare, beams, samples, speculate, kv_cache, score]
         for panel in panels:
             panel.wire(state, turned)
             _draw_when_opened(opened[panel.name], panel, state, turned)

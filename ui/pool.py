@@ -11,15 +11,15 @@ from backend.events import PoolChange, PoolState
 
 @dataclass
 class Usage:
-    """Slots summed over the moments at which tokens were written.
+    """Slots summed over the steps of the loop, each as it was once its tokens were written.
 
     Attributes:
-        num_moments: how many. allocated, filled: slots of the visitor's blocks, those that hold a token.
+        num_steps: how many. allocated, filled: slots of the visitor's blocks, those that hold a token.
         sequences: living ones that hold blocks; each would have a buffer of its own.
         tokens: of all sequences, what they share counted for each.
     """
 
-    num_moments: int = 0
+    num_steps: int = 0
     allocated: int = 0
     filled: int = 0
     sequences: int = 0
@@ -45,6 +45,7 @@ class PoolView:
         filled: slots in use of each block that has an owner. ref_counts: owners of each block.
         findable: blocks that can be found by content. idle: of those the free ones, next to be evicted first.
         taken: blocks that other visitors use.
+        left: the last block table of each sequence that gave its blocks back. peaks: most blocks each had.
     """
 
     num_blocks: int
@@ -58,7 +59,10 @@ class PoolView:
     findable: set[int] = field(default_factory=set)
     idle: dict[int, None] = field(default_factory=dict)
     taken: set[int] = field(default_factory=set)
+    left: dict[int, list[int]] = field(default_factory=dict)
+    peaks: dict[int, int] = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage)
+    _written: set[int] = field(default_factory=set)  # sequences written to since usage was last taken
 
     @property
     def used(self) -> int:
@@ -74,8 +78,21 @@ class PoolView:
         """(sequence, index in its table) of each sequence that holds the block."""
         return [(name, table.index(block_id)) for name, table in self.tables.items() if block_id in table]
 
+    def block_of(self, sequence: int, token_ids: Sequence[int], position: int) -> int | None:
+        """The block that holds the token at this position of a sequence, also after it has ended."""
+        table = self.tables.get(sequence) or self.left.get(sequence, [])
+        index, slot = divmod(position, self.block_size)
+        if index >= len(table):
+            return None
+        first = index * self.block_size
+        held = self.contents.get(table[index], [])[: slot + 1]
+        return table[index] if held == list(token_ids[first : position + 1]) else None
+
     def apply(self, change: PoolChange) -> None:
         """Take in the next change."""
+        # In one step every sequence is written at most once, and all writes follow what makes room for them.
+        if self._written and (change.operation != "write" or change.sequence in self._written):
+            self._measure()
         getattr(self, f"_{change.operation}")(change)
 
     def _preempt(self, change: PoolChange) -> None:
@@ -103,6 +120,7 @@ class PoolView:
             inside = change.num_tokens - (len(table) - 1) * self.block_size
             held = max(0, min(self.block_size, inside))
             self.filled[block_id] = max(self.filled.get(block_id, 0), held)
+        self.peaks[change.sequence] = max(self.peaks.get(change.sequence, 0), len(table))
 
     def _copy(self, change: PoolChange) -> None:
         source, copy = change.block_ids
@@ -125,7 +143,7 @@ class PoolView:
             self.filled[block_id] = max(self.filled[block_id], slot + 1)
         self.lengths[change.sequence] = change.num_tokens
         self.findable.update(change.block_ids)
-        self._measure()
+        self._written.add(change.sequence)
 
     def _truncate(self, change: PoolChange) -> None:
         table = self.tables[change.sequence]
@@ -137,6 +155,7 @@ class PoolView:
             self._count(table[-1])
 
     def _free(self, change: PoolChange) -> None:
+        self.left[change.sequence] = self.tables[change.sequence]
         for state in (self.tables, self.lengths, self.runs):
             state.pop(change.sequence, None)
         self._release(change.block_ids)
@@ -178,8 +197,9 @@ class PoolView:
         self.taken.difference_update(change.block_ids)
 
     def _measure(self) -> None:
+        self._written.clear()
         usage = self.usage
-        usage.num_moments += 1
+        usage.num_steps += 1
         usage.allocated += self.used * self.block_size
         usage.filled += sum(self.filled.values())
         usage.sequences += sum(bool(table) for table in self.tables.values())

@@ -11,8 +11,11 @@ from typing import Any, Literal
 from backend import Request, SamplingParams, Trace
 from backend.events import Event, Finished, Preempted, Prefilled, Started, TokenDecoded, Waiting
 from ui.beam_tree import BeamTree
+from ui.kv_state import KvState
 from ui.lanes import Lanes
 from ui.link import Link
+from ui.recompute import Recompute
+from ui.size_payloads import SizeState
 from ui.speculation import Speculation
 
 Source = Literal["empty", "recording", "run", "score", "import"]
@@ -29,6 +32,7 @@ class View:
         displayed: the step last drawn in the step view, as recorded or evaluated again.
         pinned: the step the reader chose; None follows the newest.
         shown: a step looked at in passing (hover, keyboard); wins over `pinned` while set.
+        looked: the step last looked at or pinned.
         stop: set to ask the run that fills this view to end.
         idle: set while no run fills this view; `turn` is held while one takes over from another.
         notice: what the reader must know about the last run, for example why it was refused.
@@ -44,6 +48,7 @@ class View:
     displayed: TokenDecoded | None = None
     pinned: int | None = None
     shown: int | None = None
+    looked: int | None = None
     started_at: int = 0
     phase: str = ""
     progress: float | None = None
@@ -70,7 +75,7 @@ class View:
         self.drawn_with = list(drawn_with)
         self.displayed = None
         self.events = list(self.steps)
-        self.pinned = self.shown = None
+        self.pinned = self.shown = self.looked = None
         self.started_at = len(self.steps)
         self.phase, self.progress, self.notice, self.stopped = "", None, "", False
 
@@ -161,6 +166,8 @@ class Session:
         self.samples, self.rule = View(), "vote"
         self.speculate, self.speculation = View(), Speculation()
         self.compare, self.lanes = View(), Lanes()
+        self.kv, self.cache = View(), KvState()
+        self.measuring, self.recompute, self.size = View(), Recompute(), SizeState()
         self.views = {
             "inspect": self.inspect,
             "score": self.score,
@@ -168,6 +175,7 @@ class Session:
             "samples": self.samples,
             "speculate": self.speculate,
             "compare": self.compare,
+            "kv": self.kv,
         }
         self.settings = dict(settings or {})
         self.tab = "inspect"

@@ -234,10 +234,19 @@ def test_one_change_after_another() -> None:
     assert (pool.taken, pool.num_free_blocks) == ({0}, 7)
 
 
-def test_usage_is_the_mean_over_the_writes() -> None:
+def test_usage_is_the_mean_over_the_steps_each_taken_once_all_its_tokens_are_written() -> None:
     pool = view(EMPTY)
-    pool.apply(PoolChange("allocate", 1, 1, (0, 1)))
-    pool.apply(PoolChange("write", 1, 1, (0,), 6, (1,) * 6))  # 6 of 8 slots
-    pool.apply(PoolChange("write", 1, 1, (), 8, (1,) * 2))  # 8 of 8
-    assert pool.usage.waste == pytest.approx(1 - 14 / 16)
-    assert pool.usage.contiguous_waste(buffer=20) == pytest.approx(1 - 14 / 40)
+    changes = [
+        PoolChange("allocate", 1, 1, (0, 1)),
+        PoolChange("allocate", 2, 2, (2,)),
+        PoolChange("write", 1, 1, (0,), 6, (1,) * 6),
+        PoolChange("write", 2, 2, (), 3, (1,) * 3),  # the same step: 9 of 12 slots
+        PoolChange("write", 1, 1, (), 8, (1,) * 2),
+        PoolChange("write", 2, 2, (), 4, (1,)),  # 12 of 12
+        PoolChange("free", 1, 1, (0, 1)),
+    ]
+    for change in changes:
+        pool.apply(change)
+    assert pool.usage.num_steps == 2
+    assert pool.usage.waste == pytest.approx(1 - 21 / 24)
+    assert pool.usage.contiguous_waste(buffer=20) == pytest.approx(1 - 21 / 80)

@@ -32,6 +32,11 @@ NAMES = (
     "proof",
     "lanes",
     "compare",
+    "requests",
+    "pool",
+    "memory",
+    "recompute",
+    "size",
 )
 
 

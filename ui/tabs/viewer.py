@@ -97,6 +97,7 @@ class Viewer:
         view = self.pick(session)
         before = view.index
         view.shown = whole(event, "index")
+        view.looked = view.looked if view.shown is None else view.shown
         if view.index == before:
             return {self.step: gr.skip()}
         return {self.curve: self.draw_curve(session), self.step: self.draw_step(session)}
@@ -104,6 +105,7 @@ class Viewer:
     def _pin(self, session: Session, event: gr.EventData) -> Updates:
         view = self.pick(session)
         view.pinned, view.shown = whole(event, "index"), None
+        view.looked = view.pinned
         return self.draw(session)
 
 

@@ -1,0 +1,270 @@
+// The pool on one canvas: a cell per physical block, redrawn from `value`; around it tables, log, replay and one block.
+const { el, visible, fixed } = window.Playground;
+const root = element.querySelector(".pg-pool");
+const part = (query) => root.querySelector(query);
+const canvas = part("canvas"), tip = part(".pg-tip"), slider = part("[data-part=at]"), log = part(".pg-pool-log");
+const tables = part(".pg-pool-tables"), detail = part(".pg-pool-block"), tokens = part(".pg-pool-tokens"), mark = part(".pg-pool-mark");
+const pen = canvas.getContext("2d");
+const FREE = -1, REUSABLE = -2, OTHERS = -3, ELSEWHERE = -4, GAP = 2, HEIGHT = 300;
+let layout = { columns: 1, cell: 10, rows: 1 };
+let pointed = null;   // block under the pointer, in the grid or through a token or table
+let focus = 0;        // block that the arrow keys are at
+let replay = null, frames = 0, asked = false, logKey = "", tableKey = "", blockKey = "";
+
+// As large as fits into the height; a block is a square.
+function arrange(count) {
+  const width = root.clientWidth;
+  if (!width) return false;
+  let cell = 34;
+  while (cell > 8 && Math.ceil(count / Math.floor(width / cell)) * cell > HEIGHT) cell -= 1;
+  const columns = Math.max(1, Math.min(count, Math.floor(width / cell)));
+  layout = { columns, cell, rows: Math.ceil(count / columns) };
+  const ratio = window.devicePixelRatio || 1, w = columns * cell, h = layout.rows * cell;
+  if (canvas.width !== Math.round(w * ratio) || canvas.height !== Math.round(h * ratio)) {
+    canvas.width = Math.round(w * ratio); canvas.height = Math.round(h * ratio);
+    canvas.style.width = w + "px"; canvas.style.height = h + "px";
+  }
+  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  return true;
+}
+
+function colours() {
+  const style = getComputedStyle(document.body);
+  const get = (name) => style.getPropertyValue("--pg-" + name).trim();
+  return { own: Array.from({ length: 8 }, (_, i) => get("own-" + i)), ink: get("ink"), muted: get("muted"), line: get("line"),
+    strong: get("line-strong"), gone: get("gone"), sunken: get("sunken"), panel: get("panel"), letter: get("own-ink"), accent: get("accent"), font: get("sans") };
+}
+
+// Slots fill from the top left in four rows of four where there is room for that, else from the bottom up.
+function slots(x, y, size, filled, total, colour) {
+  pen.fillStyle = colour;
+  if (size < 22 || total !== 16) {
+    const high = Math.round((size * filled) / total);
+    pen.fillRect(x, y + size - high, size, high);
+    return;
+  }
+  const unit = (size - 2) / 4;
+  for (let slot = 0; slot < filled; slot += 1) pen.fillRect(x + 1 + (slot % 4) * unit, y + 1 + Math.floor(slot / 4) * unit, unit - 1, unit - 1);
+}
+
+function cell(value, block, c) {
+  const size = layout.cell - GAP;
+  const x = (block % layout.columns) * layout.cell + GAP / 2, y = Math.floor(block / layout.columns) * layout.cell + GAP / 2;
+  const owner = value.owners[block], filled = value.filled[block];
+  pen.lineWidth = 1;
+  if (owner === FREE) { pen.strokeStyle = c.line; pen.strokeRect(x + 0.5, y + 0.5, size - 1, size - 1); }
+  if (owner === REUSABLE) {
+    pen.fillStyle = c.sunken; pen.fillRect(x, y, size, size);
+    pen.setLineDash([2, 2]); pen.strokeStyle = c.muted; pen.strokeRect(x + 0.5, y + 0.5, size - 1, size - 1); pen.setLineDash([]);
+  }
+  if (owner === OTHERS) {
+    pen.save(); pen.beginPath(); pen.rect(x, y, size, size); pen.clip();
+    pen.strokeStyle = c.gone; pen.lineWidth = 2; pen.beginPath();
+    for (let d = -size; d < size; d += 5) { pen.moveTo(x + d, y + size); pen.lineTo(x + d + size, y); }
+    pen.stroke(); pen.restore();
+    pen.strokeStyle = c.strong; pen.strokeRect(x + 0.5, y + 0.5, size - 1, size - 1);
+  }
+  if (owner >= 0 || owner === ELSEWHERE) {
+    const colour = owner >= 0 ? c.own[owner % 8] : c.muted;
+    pen.globalAlpha = 0.18; pen.fillStyle = colour; pen.fillRect(x, y, size, size); pen.globalAlpha = 1;
+    slots(x, y, size, filled, value.block_size, colour);
+    pen.strokeStyle = colour; pen.strokeRect(x + 0.5, y + 0.5, size - 1, size - 1);
+    const shared = value.refs[block] > 1;
+    if (size >= 13) {
+      const word = owner >= 0 ? value.names[owner] + (shared && size >= 22 ? "×" + value.refs[block] : "") : "…";
+      pen.font = `700 ${Math.min(13, Math.round(size * (word.length > 2 ? 0.42 : 0.55)))}px ${c.font}`;
+      pen.textAlign = "center"; pen.textBaseline = "middle";
+      pen.lineWidth = 3; pen.strokeStyle = c.panel; pen.lineJoin = "round";
+      pen.strokeText(word, x + size / 2, y + size / 2 + 0.5);
+      pen.fillStyle = c.ink; pen.fillText(word, x + size / 2, y + size / 2 + 0.5);
+    }
+    if (shared) { pen.strokeStyle = c.ink; pen.lineWidth = size >= 13 ? 2 : 1.5; pen.strokeRect(x + 1, y + 1, size - 2, size - 2); }
+  }
+  const chosen = value.block && value.block.id === block;
+  if (chosen || pointed === block || (value.mark && value.mark.shown && value.mark.block === block)) {
+    pen.strokeStyle = chosen || pointed === block ? c.ink : c.accent; pen.lineWidth = 3;
+    pen.strokeRect(x - 0.5, y - 0.5, size + 1, size + 1);
+  }
+}
+
+function paint() {
+  asked = false;
+  const value = props.value;
+  if (!value || !value.num_blocks || !arrange(value.num_blocks)) return;
+  pen.clearRect(0, 0, canvas.width, canvas.height);
+  const c = colours();
+  for (let block = 0; block < value.num_blocks; block += 1) cell(value, block, c);
+  frames += 1;
+  root.dataset.frames = frames;
+}
+function repaint() { if (!asked) { asked = true; requestAnimationFrame(paint); } }
+
+function put(node, text) { if (node.textContent !== text) node.textContent = text; }
+
+function drawCounts(value) {
+  const box = part(".pg-pool-counts"), counts = value.counts;
+  const list = [["used", "in use"], ["shared", "shared"], ["free", "free"], ["reusable", "of them findable"], ["others", "others'"]];
+  if (!box.children.length) for (const [key, text] of list) { const item = el("span"); item.dataset.count = key; item.append(el("b"), " " + text); box.append(item); }
+  for (const [key] of list) put(box.querySelector(`[data-count=${key}] b`), String(counts[key]));
+  canvas.setAttribute("aria-label", `${value.num_blocks} blocks of ${value.block_size} tokens: ${counts.used} in use, ${counts.shared} shared, ${counts.free} free, of them ${counts.reusable} findable, ${counts.others} in use by others. Arrow keys move, Enter shows a block.`);
+}
+
+function drawLog(value) {
+  const key = value.number + ":" + (value.log.length ? value.log[value.log.length - 1][0] + ":" + value.log.length : "");
+  if (key === logKey) return;
+  logKey = key;
+  log.replaceChildren(...value.log.slice().reverse().map(([place, operation, text, seconds]) => {
+    const item = el("li");
+    item.dataset.at = place; item.dataset.operation = operation;
+    item.append(el("time", "", fixed(seconds, 2) + " s"), el("span", "", text));
+    return item;
+  }));
+}
+
+function drawTables(value) {
+  const key = JSON.stringify(value.tables);
+  if (key === tableKey) return;
+  tableKey = key;
+  tables.replaceChildren(...value.tables.map(([name, owner, blocks, length]) => {
+    const row = el("div", "pg-pool-table"), list = el("div");
+    row.style.setProperty("--own", owner >= 0 ? `var(--pg-own-${owner % 8})` : "var(--pg-muted)");
+    list.append(...blocks.map((block, index) => {
+      const chip = el("button", "pg-pool-chip" + (value.refs[block] > 1 ? " pg-shared" : ""), String(block));
+      chip.type = "button"; chip.dataset.block = block; chip.tabIndex = -1;
+      chip.title = `logical ${index} is physical ${block}${value.refs[block] > 1 ? `, ${value.refs[block]} owners` : ""}`;
+      return chip;
+    }));
+    row.append(el("b", "", name), list, el("small", "", `${length} tokens`));
+    return row;
+  }));
+  if (!value.tables.length) tables.append(el("small", "", "No sequence holds a block."));
+}
+
+function drawBlock(value) {
+  const key = JSON.stringify(value.block);
+  if (key === blockKey) return;
+  blockKey = key;
+  const name = part(".pg-pool-block-name"), block = value.block;
+  name.replaceChildren(el("b", "", block ? `Block ${block.id}` : "A block"), block ? "" : ": click one in the grid");
+  detail.replaceChildren();
+  if (!block) return;
+  detail.append(el("p", "", block.what + (block.refs > 1 ? `, reference count ${block.refs}` : "") + (block.findable && block.refs ? "; can be found by content" : "")));
+  if (block.owners.length) detail.append(el("p", "", block.owners.map(([owner, index, first, last]) => `${owner}: logical block ${index}, ` + (last >= first ? `positions ${first} to ${last}` : "nothing yet")).join(" · ")));
+  if (block.tokens.length) {
+    const box = el("div", "pg-pool-block-tokens");
+    for (const label of block.tokens) { const node = el("span"); node.append(visible(label, false)); box.append(node); }
+    detail.append(box);
+  }
+  for (const [place, text] of block.history) detail.append(el("small", "", `${place}. ${text}`));
+}
+
+function drawTokens(value) {
+  const text = value.text, box = part(".pg-pool-text");
+  box.hidden = !text;
+  if (!text) return;
+  put(box.querySelector("span"), text.name);
+  const key = value.number + ":" + text.name + ":" + text.first;
+  if (tokens.dataset.key !== key) { tokens.dataset.key = key; tokens.replaceChildren(); }
+  while (tokens.children.length > text.labels.length) tokens.lastChild.remove();
+  const atEnd = tokens.scrollTop + tokens.clientHeight >= tokens.scrollHeight - 24;
+  text.labels.forEach((label, i) => {
+    let node = tokens.children[i];
+    if (!node) {
+      node = el("span", text.first + i < text.num_prompt ? "pg-in" : "");
+      node.append(visible(label, true));
+      node.dataset.even = Math.floor((text.first + i) / value.block_size) % 2;
+      tokens.append(node);
+    }
+    if (node.dataset.block !== String(text.blocks[i])) node.dataset.block = text.blocks[i];
+  });
+  if (value.running && atEnd) tokens.scrollTop = tokens.scrollHeight;
+}
+
+function drawMark(value) {
+  mark.hidden = !value.mark;
+  if (!value.mark) return;
+  const where = value.mark, name = el("span");
+  name.append(visible(where.label, false));
+  const text = where.block === null ? "lies in no full block of the cache: a last, partly filled block is not kept when its run ends, and old ones may be evicted."
+    : `lies in block ${where.block} of the page's whole pool, slot ${where.slot}` + (where.shown ? ", outlined above." : "; another pool is shown here now.");
+  mark.replaceChildren("The token last looked at in Inspect, ", name, `, at position ${where.position}, ${text}`);
+}
+
+function draw() {
+  const value = props.value;
+  if (!value) return;
+  root.dataset.number = value.number;
+  root.classList.toggle("pg-running", value.running);
+  if (!value.num_blocks) { put(part(".pg-pool-size"), "appears when the model is loaded"); return; }
+  put(part(".pg-pool-size"), `of ${value.num_blocks.toLocaleString("en")} blocks, ${value.block_size} tokens each`);
+  root.dataset.at = value.at; root.dataset.total = value.total; root.dataset.live = value.live;
+  if (document.activeElement !== slider || value.live) { slider.max = value.total; slider.value = value.at; } else slider.max = value.total;
+  put(part(".pg-pool-at"), value.live ? `live, ${value.total} changes` : `after ${value.at} of ${value.total}`);
+  part("[data-do=live]").disabled = value.live;
+  drawCounts(value); drawLog(value); drawTables(value); drawBlock(value); drawTokens(value); drawMark(value);
+  repaint();
+}
+
+// ---- the reader's hand ----------------------------------------------------------------------------
+
+function blockAt(event) {
+  const box = canvas.getBoundingClientRect();
+  const column = Math.floor((event.clientX - box.left) / layout.cell), row = Math.floor((event.clientY - box.top) / layout.cell);
+  const block = row * layout.columns + column;
+  return column >= 0 && column < layout.columns && row >= 0 && block < (props.value?.num_blocks ?? 0) ? block : null;
+}
+function point(block) { if (block !== pointed) { pointed = block; repaint(); } }
+
+function describe(block) {
+  const value = props.value, owner = value.owners[block];
+  const word = owner >= 0 ? `${value.names[owner]}, ${value.filled[block]} of ${value.block_size} slots` + (value.refs[block] > 1 ? `, ${value.refs[block]} owners` : "")
+    : { [FREE]: "free", [REUSABLE]: "free, can be found by content", [OTHERS]: "in use by others", [ELSEWHERE]: "in use by another of your tabs" }[owner];
+  return `block ${block}: ${word}`;
+}
+function showTip(block) {
+  if (block === null) { tip.hidden = true; return; }
+  put(tip, describe(block));
+  tip.hidden = false;
+  const x = (block % layout.columns) * layout.cell, y = (Math.floor(block / layout.columns) + 1) * layout.cell + 4;
+  tip.style.left = Math.max(0, Math.min(x, root.clientWidth - tip.offsetWidth - 4)) + "px";
+  tip.style.top = y + "px";
+}
+function goTo(at) { stopReplay(); trigger("replay", { at }); }
+function stopReplay() { clearInterval(replay); replay = null; put(part("[data-do=play]"), "▶ Replay"); }
+
+canvas.addEventListener("mousemove", (event) => { const block = blockAt(event); point(block); showTip(block); });
+canvas.addEventListener("mouseleave", () => { point(null); showTip(null); });
+canvas.addEventListener("blur", () => { point(null); showTip(null); });
+canvas.addEventListener("click", (event) => { const block = blockAt(event); if (block !== null) { focus = block; trigger("pin", { block }); } });
+canvas.addEventListener("keydown", (event) => {
+  const count = props.value?.num_blocks ?? 0;
+  const moves = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -layout.columns, ArrowDown: layout.columns };
+  if (event.key in moves) { focus = Math.max(0, Math.min(count - 1, focus + moves[event.key])); point(focus); showTip(focus); }
+  else if (event.key === "Enter" || event.key === " ") trigger("pin", { block: focus });
+  else return;
+  event.preventDefault();
+});
+slider.addEventListener("input", () => { stopReplay(); const at = Number(slider.value); trigger("replay", { at: at >= Number(slider.max) ? null : at }); });
+part("[data-do=live]").addEventListener("click", () => goTo(null));
+part("[data-do=play]").addEventListener("click", () => {
+  if (replay !== null) { stopReplay(); return; }
+  const total = Number(slider.max), step = Math.max(1, Math.ceil(total / 60));
+  let at = Number(slider.value) >= total ? 0 : Number(slider.value);
+  put(part("[data-do=play]"), "❚❚ Pause");
+  replay = setInterval(() => {
+    at += step;
+    if (at >= total) { stopReplay(); trigger("replay", { at: null }); return; }
+    slider.value = at;
+    trigger("replay", { at });
+  }, 120);
+});
+log.addEventListener("click", (event) => { const item = event.target.closest("li"); if (item) goTo(Number(item.dataset.at)); });
+for (const list of [tables, tokens]) {
+  list.addEventListener("mouseover", (event) => { const node = event.target.closest("[data-block]"); point(node && Number(node.dataset.block) >= 0 ? Number(node.dataset.block) : null); });
+  list.addEventListener("mouseleave", () => point(null));
+  list.addEventListener("click", (event) => { const node = event.target.closest("[data-block]"); if (node && Number(node.dataset.block) >= 0) trigger("pin", { block: Number(node.dataset.block) }); });
+}
+new ResizeObserver(repaint).observe(root);
+new MutationObserver(repaint).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+watch("value", draw);
+draw();

@@ -1,0 +1,101 @@
+"""Sets of requests for the KV cache tab, read from presets/kv/*.yaml and checked on load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from backend import Request, Sample
+from backend.errors import RequestError
+from ui.crowd import Ask
+from ui.presets import PresetError, check_keys
+
+FOLDER = Path(__file__).parent.parent / "presets" / "kv"
+WHOLE = "whole"
+POOLS = (WHOLE, "48", "64", "128", "512")
+
+
+@dataclass(frozen=True)
+class RequestSet:
+    """Requests to be run together.
+
+    Attributes:
+        look_for: what there is to see.
+        pool: which pool, one of POOLS. stagger: seconds between starts. buffer: tokens of the contiguous
+            buffer they are compared with.
+    """
+
+    name: str
+    title: str
+    look_for: str
+    pool: str
+    stagger: float
+    buffer: int
+    asks: tuple[Ask, ...]
+
+
+_REQUIRED = ("position", "title", "look_for", "pool", "stagger", "buffer", "requests")
+
+
+def load_request_sets(folder: Path = FOLDER) -> dict[str, RequestSet]:
+    """All sets of a folder by name, in the order of their `position`.
+
+    Raises:
+        PresetError: a file is no mapping, or has an unknown, missing or wrong key.
+    """
+    found = [_read(path) for path in sorted(folder.glob("*.yaml"))]
+    found.sort(key=lambda pair: pair[0])
+    return {chosen.name: chosen for _, chosen in found}
+
+
+def _read(path: Path) -> tuple[int, RequestSet]:
+    name = path.name
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise PresetError(f"{name} is not YAML: {error}") from error
+    check_keys(name, data, _REQUIRED, (*_REQUIRED, "texts"))
+    if str(data["pool"]) not in POOLS:
+        raise PresetError(f"{name}: pool must be one of {', '.join(POOLS)}, got {data['pool']!r}")
+    for key, kinds, least in (("position", int, 1), ("stagger", (int, float), 0), ("buffer", int, 1)):
+        if not isinstance(data[key], kinds) or isinstance(data[key], bool) or data[key] < least:
+            raise PresetError(f"{name}: {key} must be a number from {least}, got {data[key]!r}")
+    for key in ("title", "look_for"):
+        if not isinstance(data[key], str) or not data[key].strip():
+            raise PresetError(f"{name}: {key} must be text, got {data[key]!r}")
+    texts, rows = data.get("texts", {}), data["requests"]
+    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+        raise PresetError(f"{name}: texts must map names to texts")
+    if not isinstance(rows, list) or not rows:
+        raise PresetError(f"{name}: requests must be a list of at least one")
+    return data["position"], RequestSet(
+        name=path.stem,
+        title=data["title"].strip(),
+        look_for=" ".join(data["look_for"].split()),
+        pool=str(data["pool"]),
+        stagger=float(data["stagger"]),
+        buffer=data["buffer"],
+        asks=tuple(_ask(f"{name}: request {number}", row, texts) for number, row in enumerate(rows, 1)),
+    )
+
+
+def _ask(place: str, row: Any, texts: Mapping[str, str]) -> Ask:
+    """A row's prompt is a text, or a list of names of texts to be joined."""
+    check_keys(place, row, ("prompt",), ("prompt", "max_new_tokens", "n"))
+    prompt = row["prompt"]
+    if isinstance(prompt, list):
+        unknown = [name for name in prompt if name not in texts]
+        if unknown:
+            raise PresetError(f"{place}: no text is called {unknown[0]!r}")
+        prompt = "\n".join(texts[name].strip() for name in prompt)
+    try:
+        asked = Request(
+            prompt, max_new_tokens=row.get("max_new_tokens", 64), strategy=Sample(row.get("n", 1))
+        )
+    except RequestError as error:
+        raise PresetError(f"{place}: {error}") from error
+    return Ask(prompt, asked.max_new_tokens, row.get("n", 1))
