@@ -59,21 +59,18 @@ def line(state: KvState, change: PoolChange) -> str:
 
 
 def pool(view: Shown, state: KvState) -> dict[str, Any]:
-    """The grid, the tables, the log and the selected block, at the replay's place."""
+    """The grid at the replay's place."""
     shown = state.shown()
     if shown is None:
         return {"number": view.number, "num_blocks": 0, "running": view.running}
-    owners, refs = owners_of(state, shown), [0] * shown.num_blocks
-    for block_id, count in shown.ref_counts.items():
-        refs[block_id] = count
     return {
         "number": view.number,
         "running": view.running,
         "num_blocks": shown.num_blocks,
         "block_size": shown.block_size,
-        "owners": owners,
+        "owners": owners_of(state, shown),
         "filled": [shown.filled.get(block_id, 0) for block_id in range(shown.num_blocks)],
-        "refs": refs,
+        "refs": _refs(shown),
         "names": [member.name for member in state.crowd.members],
         "counts": {
             "used": shown.used,
@@ -85,6 +82,26 @@ def pool(view: Shown, state: KvState) -> dict[str, Any]:
         "at": state.position,
         "total": len(state.changes),
         "live": state.at is None,
+        "block": state.block,
+        "mark": state.mark,
+    }
+
+
+def _refs(shown: PoolView) -> list[int]:
+    return [shown.ref_counts.get(block_id, 0) for block_id in range(shown.num_blocks)]
+
+
+def blocks(view: Shown, state: KvState) -> dict[str, Any]:
+    """Log, block tables, the selected block and the chosen request's tokens, at the replay's place."""
+    shown = state.shown()
+    if shown is None:
+        return {"number": view.number, "num_blocks": 0, "running": view.running}
+    return {
+        "number": view.number,
+        "running": view.running,
+        "num_blocks": shown.num_blocks,
+        "block_size": shown.block_size,
+        "refs": _refs(shown),
         "log": [
             [place, change.operation, line(state, change), round(change.time - state.crowd.began, 2)]
             for place, change in state.log(MAX_LOG)
@@ -92,7 +109,6 @@ def pool(view: Shown, state: KvState) -> dict[str, Any]:
         "tables": list(_tables(state, shown)),
         "block": _block(state, shown) if state.block is not None else None,
         "text": _text(state, shown),
-        "mark": state.mark,
     }
 
 
@@ -153,7 +169,7 @@ def _block(state: KvState, shown: PoolView) -> dict[str, Any] | None:
         "id": block_id,
         "what": what,
         "refs": shown.ref_counts.get(block_id, 0),
-        "owners": owners,
+        "owners": owners_of(state, shown),
         "tokens": [state.engine.label(token_id) for token_id in tokens],
         "findable": block_id in shown.findable,
         "history": history[-6:],

@@ -34,6 +34,7 @@ NAMES = (
     "compare",
     "requests",
     "pool",
+    "blocks",
     "memory",
     "recompute",
     "size",

@@ -65,8 +65,9 @@ class KvCache:
         self.fields = Fields("kv", FIELDS, start, NOTE)
         view, state = View(), KvState()
         state.crowd.fill(list(first.asks))
-        self.requests = self._card("requests", pool_payloads.requests(view, state, 16, 0.0))
         self.pool = self._card("pool", pool_payloads.pool(view, state))
+        self.requests = self._card("requests", pool_payloads.requests(view, state, 16, 0.0))
+        self.blocks = self._card("blocks", pool_payloads.blocks(view, state))
         with gr.Row(elem_classes="pg-kv-row"):
             self.memory = self._card("memory", pool_payloads.memory(state))
             self.recompute = self._card("recompute", recompute.payload(Recompute(), False, ""))
@@ -85,7 +86,7 @@ class KvCache:
         return component
 
     def wire(self, session: gr.State, settings: gr.HTML) -> None:
-        self.drawn = [self.requests, self.pool, self.memory]
+        self.drawn = [self.pool, self.requests, self.blocks, self.memory]
         self.outputs = outputs = [*self.drawn, self.recompute, self.size, self.compose.stop]
         inputs = [session, settings, self.prompt, self.fields.html]
         for event in (self.compose.run.click, self.prompt.submit):
@@ -101,10 +102,15 @@ class KvCache:
             getattr(self.requests, trigger)(
                 self._acting(act), inputs=[session], outputs=self.drawn, trigger_mode="multiple", **QUIET
             )
-        for trigger, act in (("replay", _replay), ("pin", _pin)):
-            getattr(self.pool, trigger)(
-                self._acting(act), inputs=[session], outputs=[self.pool], trigger_mode="always_last", **QUIET
-            )
+        for component in (self.pool, self.blocks):
+            for trigger, act in (("replay", _replay), ("pin", _pin)):
+                getattr(component, trigger)(
+                    self._acting(act),
+                    inputs=[session],
+                    outputs=self.drawn,
+                    trigger_mode="always_last",
+                    **QUIET,
+                )
         self.recompute.measure(
             self._measure, inputs=[session, settings, self.prompt], outputs=[self.recompute], **QUIET
         )
@@ -186,7 +192,8 @@ class KvCache:
         def handle(session: Session, event: gr.EventData) -> Updates:
             try:
                 act(session.cache, event)
-                session.kv.notice = ""
+                if act in (_remove, _fork):
+                    session.kv.notice = ""
             except PlaygroundError as error:
                 session.kv.notice = str(error)
             return self._live(session)
@@ -246,6 +253,7 @@ class KvCache:
             return {
                 **self._list(session),
                 self.pool: pool_payloads.pool(view, state),
+                self.blocks: pool_payloads.blocks(view, state),
                 self.memory: pool_payloads.memory(state),
             }
 

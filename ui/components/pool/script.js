@@ -1,15 +1,14 @@
-// The pool on one canvas: a cell per physical block, redrawn from `value`; around it tables, log, replay and one block.
-const { el, visible, fixed } = window.Playground;
+// The pool on one canvas: a cell per physical block, redrawn from `value`; under it the replay.
+const { el, visible } = window.Playground;
 const root = element.querySelector(".pg-pool");
 const part = (query) => root.querySelector(query);
-const canvas = part("canvas"), tip = part(".pg-tip"), slider = part("[data-part=at]"), log = part(".pg-pool-log");
-const tables = part(".pg-pool-tables"), detail = part(".pg-pool-block"), tokens = part(".pg-pool-tokens"), mark = part(".pg-pool-mark");
+const canvas = part("canvas"), tip = part(".pg-tip"), slider = part("[data-part=at]"), mark = part(".pg-pool-mark");
 const pen = canvas.getContext("2d");
-const FREE = -1, REUSABLE = -2, OTHERS = -3, ELSEWHERE = -4, GAP = 2, HEIGHT = 300;
+const FREE = -1, REUSABLE = -2, OTHERS = -3, ELSEWHERE = -4, GAP = 2, HEIGHT = 238;
 let layout = { columns: 1, cell: 10, rows: 1 };
 let pointed = null;   // block under the pointer, in the grid or through a token or table
 let focus = 0;        // block that the arrow keys are at
-let replay = null, frames = 0, asked = false, logKey = "", tableKey = "", blockKey = "";
+let replay = null, frames = 0, asked = false;
 
 // As large as fits into the height; a block is a square.
 function arrange(count) {
@@ -80,7 +79,7 @@ function cell(value, block, c) {
     }
     if (shared) { pen.strokeStyle = c.ink; pen.lineWidth = size >= 13 ? 2 : 1.5; pen.strokeRect(x + 1, y + 1, size - 2, size - 2); }
   }
-  const chosen = value.block && value.block.id === block;
+  const chosen = value.block === block;
   if (chosen || pointed === block || (value.mark && value.mark.shown && value.mark.block === block)) {
     pen.strokeStyle = chosen || pointed === block ? c.ink : c.accent; pen.lineWidth = 3;
     pen.strokeRect(x - 0.5, y - 0.5, size + 1, size + 1);
@@ -109,77 +108,6 @@ function drawCounts(value) {
   canvas.setAttribute("aria-label", `${value.num_blocks} blocks of ${value.block_size} tokens: ${counts.used} in use, ${counts.shared} shared, ${counts.free} free, of them ${counts.reusable} findable, ${counts.others} in use by others. Arrow keys move, Enter shows a block.`);
 }
 
-function drawLog(value) {
-  const key = value.number + ":" + (value.log.length ? value.log[value.log.length - 1][0] + ":" + value.log.length : "");
-  if (key === logKey) return;
-  logKey = key;
-  log.replaceChildren(...value.log.slice().reverse().map(([place, operation, text, seconds]) => {
-    const item = el("li");
-    item.dataset.at = place; item.dataset.operation = operation;
-    item.append(el("time", "", fixed(seconds, 2) + " s"), el("span", "", text));
-    return item;
-  }));
-}
-
-function drawTables(value) {
-  const key = JSON.stringify(value.tables);
-  if (key === tableKey) return;
-  tableKey = key;
-  tables.replaceChildren(...value.tables.map(([name, owner, blocks, length]) => {
-    const row = el("div", "pg-pool-table"), list = el("div");
-    row.style.setProperty("--own", owner >= 0 ? `var(--pg-own-${owner % 8})` : "var(--pg-muted)");
-    list.append(...blocks.map((block, index) => {
-      const chip = el("button", "pg-pool-chip" + (value.refs[block] > 1 ? " pg-shared" : ""), String(block));
-      chip.type = "button"; chip.dataset.block = block; chip.tabIndex = -1;
-      chip.title = `logical ${index} is physical ${block}${value.refs[block] > 1 ? `, ${value.refs[block]} owners` : ""}`;
-      return chip;
-    }));
-    row.append(el("b", "", name), list, el("small", "", `${length} tokens`));
-    return row;
-  }));
-  if (!value.tables.length) tables.append(el("small", "", "No sequence holds a block."));
-}
-
-function drawBlock(value) {
-  const key = JSON.stringify(value.block);
-  if (key === blockKey) return;
-  blockKey = key;
-  const name = part(".pg-pool-block-name"), block = value.block;
-  name.replaceChildren(el("b", "", block ? `Block ${block.id}` : "A block"), block ? "" : ": click one in the grid");
-  detail.replaceChildren();
-  if (!block) return;
-  detail.append(el("p", "", block.what + (block.refs > 1 ? `, reference count ${block.refs}` : "") + (block.findable && block.refs ? "; can be found by content" : "")));
-  if (block.owners.length) detail.append(el("p", "", block.owners.map(([owner, index, first, last]) => `${owner}: logical block ${index}, ` + (last >= first ? `positions ${first} to ${last}` : "nothing yet")).join(" · ")));
-  if (block.tokens.length) {
-    const box = el("div", "pg-pool-block-tokens");
-    for (const label of block.tokens) { const node = el("span"); node.append(visible(label, false)); box.append(node); }
-    detail.append(box);
-  }
-  for (const [place, text] of block.history) detail.append(el("small", "", `${place}. ${text}`));
-}
-
-function drawTokens(value) {
-  const text = value.text, box = part(".pg-pool-text");
-  box.hidden = !text;
-  if (!text) return;
-  put(box.querySelector("span"), text.name);
-  const key = value.number + ":" + text.name + ":" + text.first;
-  if (tokens.dataset.key !== key) { tokens.dataset.key = key; tokens.replaceChildren(); }
-  while (tokens.children.length > text.labels.length) tokens.lastChild.remove();
-  const atEnd = tokens.scrollTop + tokens.clientHeight >= tokens.scrollHeight - 24;
-  text.labels.forEach((label, i) => {
-    let node = tokens.children[i];
-    if (!node) {
-      node = el("span", text.first + i < text.num_prompt ? "pg-in" : "");
-      node.append(visible(label, true));
-      node.dataset.even = Math.floor((text.first + i) / value.block_size) % 2;
-      tokens.append(node);
-    }
-    if (node.dataset.block !== String(text.blocks[i])) node.dataset.block = text.blocks[i];
-  });
-  if (value.running && atEnd) tokens.scrollTop = tokens.scrollHeight;
-}
-
 function drawMark(value) {
   mark.hidden = !value.mark;
   if (!value.mark) return;
@@ -201,7 +129,7 @@ function draw() {
   if (document.activeElement !== slider || value.live) { slider.max = value.total; slider.value = value.at; } else slider.max = value.total;
   put(part(".pg-pool-at"), value.live ? `live, ${value.total} changes` : `after ${value.at} of ${value.total}`);
   part("[data-do=live]").disabled = value.live;
-  drawCounts(value); drawLog(value); drawTables(value); drawBlock(value); drawTokens(value); drawMark(value);
+  drawCounts(value); drawMark(value);
   repaint();
 }
 
@@ -258,12 +186,8 @@ part("[data-do=play]").addEventListener("click", () => {
     trigger("replay", { at });
   }, 120);
 });
-log.addEventListener("click", (event) => { const item = event.target.closest("li"); if (item) goTo(Number(item.dataset.at)); });
-for (const list of [tables, tokens]) {
-  list.addEventListener("mouseover", (event) => { const node = event.target.closest("[data-block]"); point(node && Number(node.dataset.block) >= 0 ? Number(node.dataset.block) : null); });
-  list.addEventListener("mouseleave", () => point(null));
-  list.addEventListener("click", (event) => { const node = event.target.closest("[data-block]"); if (node && Number(node.dataset.block) >= 0) trigger("pin", { block: Number(node.dataset.block) }); });
-}
+// A token or a table entry elsewhere on the tab was pointed at.
+window.addEventListener("pg-point", (event) => point(event.detail));
 new ResizeObserver(repaint).observe(root);
 new MutationObserver(repaint).observe(document.body, { attributes: true, attributeFilter: ["class"] });
 watch("value", draw);
