@@ -1,7 +1,7 @@
 """The engine of the Decoding Playground: language model decoding that shows its work."""
 
 from backend.engine import Engine, EventStream
-from backend.errors import ModelUnavailable, PlaygroundError, RequestError, TraceError
+from backend.errors import GrammarError, ModelUnavailable, PlaygroundError, RequestError, TraceError
 from backend.events import Event
 from backend.kv.size import contiguous, in_blocks, kv_cache_bytes
 from backend.request import BeamSearch, BestOf, Grammar, Request, Sample, SamplingParams, Speculative
@@ -14,6 +14,7 @@ __all__ = [
     "Event",
     "EventStream",
     "Grammar",
+    "GrammarError",
     "ModelUnavailable",
     "PlaygroundError",
     "Request",

@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import cached_property, partial
 from typing import TypeVar
 
 import torch
@@ -21,13 +22,16 @@ from backend.decoding.score import score
 from backend.drafts import Drafts
 from backend.errors import PlaygroundError, RequestError
 from backend.events import Event, Finished, Started, TokenDecoded
+from backend.grammar.compiler import Compiled, Compiler
+from backend.grammar.constraint import Constraint
+from backend.grammar.matcher import Tokens
 from backend.kv.block_manager import BlockManager
 from backend.model import catalogue
 from backend.model.bundled import NAME as BUNDLED
 from backend.model.catalogue import LoadedModel
 from backend.model.runner import ModelRunner, kv_bytes_per_token
 from backend.pool_watch import PoolWatch
-from backend.request import Request, Sample, SamplingParams, Speculative
+from backend.request import Grammar, Request, Sample, SamplingParams, Speculative
 from backend.sampling import noise
 from backend.sampling.pipeline import Pipeline
 from backend.scheduler import Pool, Run, Scheduler
@@ -220,14 +224,16 @@ class Engine:
         Raises:
             RequestError: the request does not fit the model or the pool; nothing was started.
         """
-        if request.grammar is not None:
-            raise RequestError("a grammar is not available in this version")
         prompt_ids = self._prompt_ids(request)
         chosen = plan(request, self._drafts)
         self._check_room(request, len(prompt_ids), chosen.num_sequences)
-        is_over = bool(request.output_prefix) and request.output_prefix[-1] in self._eos_ids
-        decode = ended if is_over else chosen.decode
-        return self._start(request, prompt_ids, chosen.sampling, decode, parent)
+        constraint = self._constraint(request, chosen.num_sequences)
+        decode = chosen.decode
+        if request.output_prefix and request.output_prefix[-1] in self._eos_ids:
+            decode = partial(ended, reason="eos")
+        elif constraint is not None and constraint.is_over(request.output_prefix):
+            decode = partial(ended, reason="grammar")
+        return self._start(request, prompt_ids, chosen.sampling, decode, parent, constraint)
 
     def generate(self, request: Request) -> Trace:
         """Run to the end.
@@ -298,6 +304,14 @@ class Engine:
             raise RequestError("there is no next step: the output already ends the text")
         return steps[0]
 
+    def check_grammar(self, grammar: Grammar) -> Compiled:
+        """Compile a grammar without running it; later runs find it compiled.
+
+        Raises:
+            GrammarError: it is wrong, cannot be enforced exactly, or takes too long; names the place.
+        """
+        return self._compiler.compile(grammar)
+
     def peek(self, request: Request) -> Peeked:
         """What draft and target make of the next token of a speculative request, without drawing it.
 
@@ -311,7 +325,11 @@ class Engine:
         self._check_room(replace(request, max_new_tokens=len(request.output_prefix) + 1), len(prompt_ids), 1)
         found: list[Peeked] = []
         stream = self._start(
-            request, prompt_ids, request.sampling, lambda context: peek(context, drafter(context), found)
+            request,
+            prompt_ids,
+            request.sampling,
+            lambda context: peek(context, drafter(context), found),
+            constraint=self._constraint(request, 1),
         )
         _completed(request, stream)
         if not found:
@@ -331,11 +349,37 @@ class Engine:
         if thread is not None:
             thread.join()
         self._end_everything()
+        if "_compiler" in self.__dict__:
+            self._compiler.close()
 
     def _end_everything(self) -> None:
         with self._step_lock:
             self._read_inbox()
             self._scheduler.end_all("cancelled")
+
+    @cached_property
+    def _tokens(self) -> Tokens:
+        """The vocabulary as grammars see it: special tokens have no text."""
+        texts = [self._vocabulary.token_bytes(token_id) for token_id in range(self.vocab_size)]
+        for token_id in self._eos_ids:
+            texts[token_id] = b""
+        return Tokens(tuple(texts), tuple(sorted(self._eos_ids)))
+
+    @cached_property
+    def _compiler(self) -> Compiler:
+        return Compiler(self._tokens)
+
+    def _constraint(self, request: Request, num_sequences: int) -> Constraint | None:
+        """The grammar of one run, moved past its output_prefix.
+
+        Raises:
+            GrammarError: as check_grammar, and where the prefix breaks the grammar.
+        """
+        if request.grammar is None:
+            return None
+        constraint = Constraint(self.check_grammar(request.grammar), self._tokens, num_sequences + 1)
+        constraint.after(request.output_prefix)
+        return constraint
 
     def _prompt_ids(self, request: Request) -> list[int]:
         if isinstance(request.prompt, str):
@@ -394,6 +438,7 @@ class Engine:
         sampling: SamplingParams,
         decode: Callable[[Context], Strategy],
         parent: EventStream | None = None,
+        constraint: Constraint | None = None,
     ) -> EventStream:
         seed = noise.draw_seed() if request.seed is None else request.seed
         known_ids = (*prompt_ids, *request.output_prefix)
@@ -402,11 +447,12 @@ class Engine:
             prompt_ids=known_ids,
             root=Sequence(list(known_ids), len(prompt_ids), request.cache_salt),
             seed=seed,
-            pipeline=Pipeline(sampling, self._vocabulary.label, request.num_candidates),
+            pipeline=Pipeline(sampling, self._vocabulary.label, request.num_candidates, constraint),
             vocabulary=self._vocabulary,
             blocks=self.block_manager,
             eos_ids=self._eos_ids,
             context_length=self.context_length,
+            constraint=constraint,
         )
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         ended = threading.Event()

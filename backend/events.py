@@ -105,6 +105,26 @@ class Candidates:
 
 
 @dataclass(frozen=True, slots=True)
+class GrammarStep:
+    """What a grammar meant at one step.
+
+    Attributes:
+        num_allowed: tokens it allowed. feasible_mass: the model's own probability of all of them.
+        masked_id, masked_label, masked_logprob: the model's favourite where it was not allowed, else None.
+        forced: the token adds only text that the grammar left no choice about.
+        is_free: still in the free text before the structure.
+    """
+
+    num_allowed: int
+    feasible_mass: float
+    masked_id: int | None
+    masked_label: str | None
+    masked_logprob: float | None
+    forced: bool
+    is_free: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TokenDecoded:
     """One token was chosen.
 
@@ -118,6 +138,7 @@ class TokenDecoded:
         luck: Gumbel noise of the chosen token; 0 for greedy and forced tokens.
         uncut_winner: who would have been drawn if no stage had cut anything; None for forced tokens.
         forced: given (scored text, a branch), not drawn.
+        grammar: None without one.
     """
 
     sample: int
@@ -136,6 +157,7 @@ class TokenDecoded:
     candidates: Candidates | None
     forced: bool = False
     time: float = 0.0
+    grammar: GrammarStep | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +291,24 @@ class SampleFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class Judged:
+    """An independent reader looked at a sample that a grammar constrained.
+
+    Attributes:
+        status: "valid", "incomplete" where the run ended before the grammar did, or "invalid".
+        reason: by what it was found valid, or what is wrong.
+        free_text, structure: the parts of the text before and under the grammar.
+    """
+
+    sample: int
+    status: Literal["valid", "incomplete", "invalid"]
+    reason: str
+    free_text: str
+    structure: str
+    time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class SampleSelected:
     """One of several samples was chosen.
 
@@ -376,6 +416,7 @@ Event = (
     | BlocksChanged
     | Preempted
     | SampleFinished
+    | Judged
     | SampleSelected
     | Finished
 )

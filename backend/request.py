@@ -6,6 +6,7 @@ the engine when the request is submitted.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -89,6 +90,13 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _written(name: str, value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RequestError(f"{name} cannot be written as JSON: {error}") from None
 
 
 def _boolean(name: str, value: Any) -> bool:
@@ -321,7 +329,16 @@ def _check_answer_pattern(pattern: Any) -> None:
 
 @dataclass(frozen=True)
 class Grammar:
-    """A constraint on the output; exactly one source is given."""
+    """A constraint on the output; exactly one source is given.
+
+    Attributes:
+        json_schema, structural_tag: JSON text, or the value itself, which is then written as JSON.
+        regex: matches the whole text. ebnf: in the notation of llama.cpp (GBNF), beginning at the rule root.
+        engine: what makes the masks.
+        reason_first: up to this many tokens of free text come before; a blank line ends them earlier.
+        jump_forward: text that the grammar forces is guessed and checked in one forward; it changes nothing
+            but the time.
+    """
 
     json_schema: str | None = None
     regex: str | None = None
@@ -329,15 +346,24 @@ class Grammar:
     structural_tag: str | None = None
     engine: Literal["xgrammar", "llguidance"] = "xgrammar"
     reason_first: int = 0
+    jump_forward: bool = True
 
     def __post_init__(self) -> None:
         names = ("json_schema", "regex", "ebnf", "structural_tag")
+        for name in ("json_schema", "structural_tag"):
+            if isinstance(value := getattr(self, name), (Mapping, bool)):
+                object.__setattr__(self, name, _written(name, value))
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, str) and _is_unicode(value)):
+                raise RequestError(f"{name} must be text, got {_shown(value)}")
         given = [name for name in names if getattr(self, name) is not None]
         if len(given) != 1:
             raise RequestError(
                 f"a grammar takes exactly one of {', '.join(names)}, got {', '.join(given) or 'none'}"
             )
         _choice("engine", self.engine, ("xgrammar", "llguidance"))
+        _boolean("jump_forward", self.jump_forward)
         object.__setattr__(
             self, "reason_first", _integer("reason_first", self.reason_first, 0, MAX_NEW_TOKENS)
         )

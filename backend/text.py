@@ -84,6 +84,10 @@ class Vocabulary:
             self._bytes[token_id] = self._read_bytes(token_id)
         return self._bytes[token_id]
 
+    def text(self, token_ids: Iterable[int]) -> str:
+        """The text of tokens in the middle of an output; bytes that are no whole character as U+FFFD."""
+        return b"".join(map(self.token_bytes, token_ids)).decode("utf-8", "replace")
+
     def label(self, token_id: int) -> str:
         """How the token reads alone.
 

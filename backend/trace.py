@@ -72,6 +72,14 @@ class Trace:
         return "".join(step.text for step in self.steps())
 
     @property
+    def verdict(self) -> ev.Judged | None:
+        """What an independent reader says of the selected sample; None without a grammar or an end."""
+        judged = [e for e in self.events if isinstance(e, ev.Judged) and e.sample == self.selected]
+        if judged or self.request.grammar is None or self.finish_reason is None:
+            return judged[-1] if judged else None
+        return ev.Judged(self.selected, "incomplete", f"the run ended: {self.finish_reason}", "", self.text)
+
+    @property
     def samples(self) -> tuple[str, ...]:
         """The text of each sample."""
         numbers = sorted({e.sample for e in self.events if isinstance(e, ev.TokenDecoded)})
@@ -153,6 +161,7 @@ _NESTED = (
     ev.BeamNode,
     ev.DraftedToken,
     ev.Residual,
+    ev.GrammarStep,
     rq.SamplingParams,
     rq.Grammar,
 )

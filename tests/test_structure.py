@@ -12,7 +12,9 @@ ROOT = Path(__file__).parent.parent
 # Top-level package: the files that may import it, as paths or folders from the root.
 ALLOWED = {
     "transformers": ("backend/model/runner.py", "backend/model/catalogue.py", "backend/kv/paged_cache.py"),
-    "xgrammar": ("backend/grammar.py",),
+    "xgrammar": ("backend/grammar/xgrammar_engine.py",),
+    "llguidance": ("backend/grammar/llguidance_engine.py",),
+    "jsonschema": ("backend/grammar/validation.py",),
     "gradio": ("ui/", "app.py"),
     "plotly": ("ui/", "app.py"),
     "ui": ("ui/", "app.py"),
@@ -25,6 +27,13 @@ NOT_BELOW = {
     "backend/events.py": ("backend.trace", "backend.sequence", "backend.engine", "torch"),
     "backend/kv/block_manager.py": ("torch", "backend.model", "backend.decoding", "backend.engine"),
     "backend/sampling/": ("backend.model", "backend.decoding", "backend.engine", "backend.kv"),
+    "backend/grammar/": (
+        "backend.sampling",
+        "backend.decoding",
+        "backend.engine",
+        "backend.model",
+        "backend.kv",
+    ),
     "backend/model/": ("backend.decoding", "backend.engine", "backend.sampling"),
     "backend/decoding/": ("backend.engine", "backend.model.catalogue"),
     "ui/": ("backend.decoding", "backend.kv", "backend.model.runner", "backend.scheduler"),

@@ -23,12 +23,16 @@ from backend.sequence import Sequence
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A text that has ended: what was chosen at each step, and its score."""
+    """A text that has ended: what was chosen at each step, and its score.
+
+    `text`: under a grammar, its bytes: two ways to cut one text into tokens are then one result.
+    """
 
     choices: tuple[Choice, ...]
     reason: FinishReason
     cum_logprob: float
     score: float
+    text: bytes | None = None
 
 
 @dataclass
@@ -81,7 +85,10 @@ class Pool:
         """Take in what finished at one step; all at once, since a full pool closes only between steps."""
         if not self.closed:
             ranked = sorted([*self.hypotheses, *hypotheses], key=lambda found: -found.score)
-            self.hypotheses = ranked[: self._params.num_beams]
+            best: dict[bytes | int, Hypothesis] = {}
+            for found in ranked:
+                best.setdefault(id(found) if found.text is None else found.text, found)
+            self.hypotheses = list(best.values())[: self._params.num_beams]
 
     def check(self, best_running: float, length: int) -> None:
         """Close for good once the best running beam, `length` tokens long, cannot improve a full pool.
@@ -133,8 +140,8 @@ def beam_search(context: Context, params: BeamSearch) -> Strategy:
 
 def end_reason(context: Context, sequence: Sequence, token_id: int) -> FinishReason | None:
     """Why the text ends if `token_id` follows, or None if it goes on."""
-    if token_id in context.eos_ids:
-        return "eos"
+    if (ends := context.end_after(sequence, token_id)) is not None:
+        return ends
     if sequence.num_output_tokens + 1 >= context.request.max_new_tokens:
         return "length"
     if len(sequence) + 1 >= context.context_length:
@@ -243,6 +250,9 @@ class _Group:
                 uncut_winner=None,
                 stages=(),
                 candidates=candidates[item.parent],
+                grammar=self.context.pipeline.grammar_step(
+                    model[item.parent], self._history(self.beams[item.parent]), item.token_id
+                ),
             )
             for item in items
         }
@@ -253,7 +263,11 @@ class _Group:
         score = length_normalised(
             item.cum_logprob, beam.sequence.num_output_tokens + 1, self.params.length_penalty
         )
-        return Hypothesis((*beam.choices, choice), item.reason, item.cum_logprob, score)
+        text = None
+        if self.context.constraint is not None:
+            read = self.context.vocabulary.token_bytes
+            text = b"".join(read(each.token_id) for each in (*beam.choices, choice))
+        return Hypothesis((*beam.choices, choice), item.reason, item.cum_logprob, score, text)
 
     def _grow(self, kept: list[Continuation], choices: dict[Continuation, Choice]) -> None:
         """Each kept continuation becomes a beam; the first child of a parent takes over its sequence."""

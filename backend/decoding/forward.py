@@ -13,7 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from backend.events import Event
+from backend.events import Event, FinishReason
+from backend.grammar.constraint import Constraint
 from backend.kv.block_manager import BlockManager
 from backend.request import Request
 from backend.sampling.pipeline import Pipeline
@@ -47,6 +48,7 @@ class Context:
         seed: the one used, also where the request has none.
         eos_ids: ids that end a text.
         context_length: tokens the model can hold.
+        constraint: the grammar; None without one.
     """
 
     request: Request
@@ -58,6 +60,21 @@ class Context:
     blocks: BlockManager
     eos_ids: frozenset[int]
     context_length: int
+    constraint: Constraint | None = None
+
+    def end_after(
+        self, sequence: Sequence, token_id: int, num_before: int | None = None
+    ) -> FinishReason | None:
+        """Why the text ends with `token_id`, by an end token or since the grammar allows nothing more.
+
+        `num_before`: how many tokens of the sequence stand before it; None for all of them.
+        """
+        if token_id in self.eos_ids:
+            return "eos"
+        if self.constraint is not None:
+            output_ids = sequence.token_ids[sequence.num_prompt_tokens : num_before]
+            return "grammar" if self.constraint.is_over([*output_ids, token_id]) else None
+        return None
 
 
 Strategy = Generator[Event | Forward, list[Tensor], Any]

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from backend.decoding.forward import Context
-from backend.events import Event, FinishReason, SampleFinished, TokenDecoded
+from backend.events import Event, FinishReason, Judged, SampleFinished, TokenDecoded
+from backend.grammar.constraint import Constraint
 from backend.sampling.pipeline import Choice
 from backend.sequence import Sequence
 from backend.text import OutputText, Released
@@ -44,10 +45,11 @@ class Lane:
 
     def accept(self, choice: Choice) -> Iterator[Event]:
         """Append a drawn token; yields the rows that are final by now, and SampleFinished at the end."""
+        ends = self._context.end_after(self.sequence, choice.token_id)
         yield from self.record(choice)
         if self.finished:
-            yield self._finished()
-        elif (reason := self._limit_reached(choice.token_id)) is not None:
+            yield from self._finished()
+        elif (reason := ends or self._limit_reached()) is not None:
             yield from self.finish(reason)
 
     def record(self, choice: Choice, forced: bool = False) -> Iterator[Event]:
@@ -61,11 +63,13 @@ class Lane:
     ) -> Iterator[Event]:
         """No token follows: release what is held back. A search passes its own sum and score."""
         yield from self._release(self._text.finish(), reason)
-        yield self._finished(cum_logprob, score)
+        yield from self._finished(cum_logprob, score)
 
-    def _finished(self, cum_logprob: float | None = None, score: float | None = None) -> SampleFinished:
+    def _finished(self, cum_logprob: float | None = None, score: float | None = None) -> Iterator[Event]:
         assert self.finish_reason is not None
-        return SampleFinished(
+        if (constraint := self._context.constraint) is not None:
+            yield self._judged(constraint, self.finish_reason)
+        yield SampleFinished(
             sample=self.sample,
             reason=self.finish_reason,
             text=self.text,
@@ -74,9 +78,22 @@ class Lane:
             score=score,
         )
 
-    def _limit_reached(self, token_id: int) -> FinishReason | None:
-        if token_id in self._context.eos_ids:
-            return "eos"
+    def _judged(self, constraint: Constraint, reason: FinishReason) -> Judged:
+        output_ids = self.sequence.token_ids[self.sequence.num_prompt_tokens :]
+        request = self._context.request
+        shown = None
+        if reason == "stop":
+            shown = self._context.vocabulary.text(request.output_prefix) + self.text
+        cut_by = {
+            "length": f"cut at the limit of {request.max_new_tokens} new tokens",
+            "context_full": f"cut at the {self._context.context_length:,} tokens the model holds",
+            "stop": "cut by a stop string",
+        }.get(reason)
+        verdict = constraint.judge(output_ids, shown, cut_by)
+        free_text, structure = constraint.parts(output_ids, shown)
+        return Judged(self.sample, verdict.status, verdict.reason, free_text, structure)
+
+    def _limit_reached(self) -> FinishReason | None:
         if self.sequence.num_output_tokens >= self._context.request.max_new_tokens:
             return "length"
         if len(self.sequence) >= self._context.context_length:
@@ -100,6 +117,7 @@ class Lane:
             stages=choice.stages,
             candidates=choice.candidates,
             forced=forced,
+            grammar=choice.grammar,
         )
 
     def _release(self, released: Released, reason: FinishReason | None) -> Iterator[TokenDecoded]:

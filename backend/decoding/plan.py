@@ -10,6 +10,7 @@ from backend.decoding.beam_search import beam_search
 from backend.decoding.best_of import best_of
 from backend.decoding.drafters.drafter import Drafter
 from backend.decoding.forward import Context, Strategy
+from backend.decoding.jump_forward import jump_forward
 from backend.decoding.sample import sample
 from backend.decoding.speculative import speculative
 from backend.decoding.stochastic_beams import stochastic_beams
@@ -41,6 +42,8 @@ def plan(request: Request, drafts: DrafterSource) -> Plan:
 
 def _sample(request: Request, drafts: DrafterSource) -> Plan:
     strategy = cast(Sample, request.strategy)
+    if request.grammar is not None and request.grammar.jump_forward and strategy.n == 1:
+        return Plan(jump_forward, request.sampling, 1)
     return Plan(lambda context: sample(context, strategy.n), request.sampling, strategy.n)
 
 

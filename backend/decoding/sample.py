@@ -8,14 +8,14 @@ from torch import Tensor
 
 from backend.decoding.forward import Context, Forward, Strategy
 from backend.decoding.lane import Lane
-from backend.events import Event
+from backend.events import Event, FinishReason
 from backend.sampling.pipeline import Place
 from backend.sampling.processors import History
 
 
-def ended(context: Context) -> Strategy:
+def ended(context: Context, reason: FinishReason) -> Strategy:
     """The run of a branch whose fixed output already ends the text."""
-    yield from Lane(context, context.root, 0).finish("eos")
+    yield from Lane(context, context.root, 0).finish(reason)
 
 
 def sample(context: Context, n: int) -> Generator[Event | Forward, list[Tensor], list[Lane]]:

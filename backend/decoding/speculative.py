@@ -44,11 +44,13 @@ class _Round:
         return None if self.next_is == "none" else self.choices[-1]
 
 
-def speculative(context: Context, params: Speculative, drafter: Drafter) -> Strategy:
+def speculative(
+    context: Context, params: Speculative, drafter: Drafter, reports_all: bool = True
+) -> Strategy:
     """Draft, check k drafts in one forward of k + 1 tokens, keep what is right, repeat.
 
     With verify "rejection" every token has exactly the target's distribution; with "coupled" the text is
-    that of plain sampling under the same seed.
+    that of plain sampling under the same seed. `reports_all`: also rounds without a draft.
     """
     reader = context.root
     lane = Lane(context, Sequence(list(context.prompt_ids), reader.num_prompt_tokens), 0)
@@ -64,7 +66,8 @@ def speculative(context: Context, params: Speculative, drafter: Drafter) -> Stra
             (logits,) = yield Forward((reader,), num_logits=len(draft.token_ids) + 1)
             checked_at = time.perf_counter()
             checked = _check(context, params, reader, known, draft, logits)
-            yield _describe(context, checked, number, lane, drafted_at - started, checked_at - drafted_at)
+            if reports_all or draft.token_ids:
+                yield _describe(context, checked, number, lane, drafted_at - started, checked_at - drafted_at)
             context.blocks.truncate(reader, known + checked.num_accepted)
             if checked.next_choice is not None:
                 reader.append(checked.next_choice.token_id)
@@ -135,7 +138,7 @@ def _check(
         if token.status == "rejected":
             next_is = "recovered"
             break
-        if token.token_id in context.eos_ids:
+        if context.end_after(reader, token.token_id, known + offset) is not None:
             next_is = "none"
             break
     unused = (_unused(context, draft, offset) for offset in range(len(drafted), len(draft.token_ids)))

@@ -139,6 +139,7 @@ def _grow(
             uncut_winner=None,
             stages=(),
             candidates=context.pipeline.model_candidates(logprobs),
+            grammar=context.pipeline.grammar_step(logprobs, _history(sequence), child.token_id),
         )
         reason = end_reason(context, sequence, child.token_id)
         if reason is None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from backend.errors import PlaygroundError
-from backend.events import Candidates, StageOutcome, StageSetting
+from backend.events import Candidates, GrammarStep, StageOutcome, StageSetting
 from backend.request import MAX_CANDIDATES, SamplingParams
 from backend.sampling import noise, processors, ranking
 from backend.sampling.processors import History
@@ -42,6 +43,15 @@ class Choice:
     uncut_winner: int | None
     stages: tuple[StageOutcome, ...]
     candidates: Candidates | None
+    grammar: GrammarStep | None = None
+
+
+class Grammar(processors.Mask, Protocol):
+    """A constraint that can also tell what it meant at a step; see grammar.constraint.Constraint."""
+
+    def describe(
+        self, output_ids: Sequence[int], model: Tensor, token_id: int, label: Callable[[int], str]
+    ) -> GrammarStep: ...
 
 
 @dataclass(frozen=True)
@@ -60,8 +70,15 @@ class Pipeline:
     sequence can be forked or rolled back without telling the pipeline.
     """
 
-    def __init__(self, params: SamplingParams, label: Callable[[int], str], num_candidates: int = 30):
-        self.stages = processors.build(params)
+    def __init__(
+        self,
+        params: SamplingParams,
+        label: Callable[[int], str],
+        num_candidates: int = 30,
+        grammar: Grammar | None = None,
+    ):
+        self.stages = processors.build(params, grammar)
+        self._grammar = grammar
         self._greedy = params.temperature == 0
         self._label = label
         self._num_candidates = num_candidates
@@ -114,14 +131,23 @@ class Pipeline:
         token_id = int(torch.argmax(final + luck))
         # Nothing was cut: the two are one and the same.
         uncut = token_id if run.uncut is run.final else int(torch.argmax(log_softmax(run.uncut) + luck))
-        return self._describe(token_id, logits, run, final, luck, uncut)
+        return self._describe(token_id, logits, run, final, luck, uncut, history)
 
     def force(self, logits: Tensor, history: History, token_id: int) -> Choice:
         """Describe a token that was given, not drawn."""
         logits = logits.float()
         run = self._run(logits, history)
         final = log_softmax(run.final)
-        return self._describe(token_id, logits, run, final, torch.zeros_like(logits), None)
+        return self._describe(token_id, logits, run, final, torch.zeros_like(logits), None, history)
+
+    def grammar_step(self, model: Tensor, history: History, token_id: int) -> GrammarStep | None:
+        """What the grammar meant where `token_id` was chosen, given the model's log-probabilities [V].
+
+        None without a grammar or without a trace.
+        """
+        if self._grammar is None or self._num_candidates == 0:
+            return None
+        return self._grammar.describe(history.output_ids, model, token_id, self._label)
 
     def _luck(self, place: Place, logits: Tensor) -> Tensor:
         if self._greedy:
@@ -146,7 +172,14 @@ class Pipeline:
         return _Run(before, final, uncut)
 
     def _describe(
-        self, token_id: int, logits: Tensor, run: _Run, final: Tensor, luck: Tensor, uncut_winner: int | None
+        self,
+        token_id: int,
+        logits: Tensor,
+        run: _Run,
+        final: Tensor,
+        luck: Tensor,
+        uncut_winner: int | None,
+        history: History,
     ) -> Choice:
         model = log_softmax(logits)
         traced = self._num_candidates > 0
@@ -163,6 +196,7 @@ class Pipeline:
             uncut_winner=uncut_winner,
             stages=self._outcomes(model, after) if traced else (),
             candidates=self._candidates(logits, model, run, after, luck, named) if traced else None,
+            grammar=self.grammar_step(model, history, token_id),
         )
 
     def _outcomes(self, model: Tensor, after: list[Tensor]) -> tuple[StageOutcome, ...]:

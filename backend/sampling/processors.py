@@ -326,6 +326,37 @@ class MinP:
         return [border - probability for probability in probabilities[token_ids].tolist()]
 
 
+class Mask(Protocol):
+    """What a grammar allows after some output; see grammar.constraint.Constraint."""
+
+    @property
+    def kind(self) -> str: ...
+
+    def mask(self, output_ids: Sequence[int]) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class GrammarMask:
+    """Keeps the tokens that a grammar allows."""
+
+    name: ClassVar[str] = "grammar"
+    cuts: ClassVar[bool] = True
+    constraint: Mask
+
+    @property
+    def setting(self) -> str:
+        return self.constraint.kind
+
+    def apply(self, logits: Tensor, history: History) -> Tensor:
+        return logits.masked_fill(~self.constraint.mask(history.output_ids).to(logits.device), -math.inf)
+
+    def threshold(self, before: Tensor, after: Tensor) -> float | None:
+        return None
+
+    def margins(self, logits: Tensor, token_ids: Tensor) -> list[float] | None:
+        return None
+
+
 # stage name -> the switched-on stage, or None where the value is neutral
 _BUILDERS: dict[str, Callable[[SamplingParams], Stage | None]] = {
     "repetition_penalty": lambda s: (
@@ -347,7 +378,18 @@ _BUILDERS: dict[str, Callable[[SamplingParams], Stage | None]] = {
 }
 
 
-def build(params: SamplingParams) -> tuple[Stage, ...]:
+# The grammar comes before the first of these, so that they choose among allowed tokens only.
+_AFTER_GRAMMAR = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+
+
+def build(params: SamplingParams, constraint: Mask | None = None) -> tuple[Stage, ...]:
     """The switched-on stages, in order."""
-    stages = (_BUILDERS[name](params) for name in params.stage_order)
-    return tuple(stage for stage in stages if stage is not None)
+    stages: list[Stage] = []
+    grammar = [] if constraint is None else [GrammarMask(constraint)]
+    for name in params.stage_order:
+        if name in _AFTER_GRAMMAR and grammar:
+            stages.append(grammar.pop())
+        stage = _BUILDERS[name](params)
+        if stage is not None:
+            stages.append(stage)
+    return tuple(stages)

@@ -1,0 +1,59 @@
+"""What an engine of masks offers, whichever it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The vocabulary as engines take it.
+
+    Attributes:
+        texts: bytes of each token, empty for special tokens and ids without one; [vocab_size].
+        end_ids: ids that end a text.
+    """
+
+    texts: tuple[bytes, ...]
+    end_ids: tuple[int, ...]
+
+
+class Matcher(Protocol):
+    """Where a text stands in a grammar. End tokens are no part of the text."""
+
+    def accept(self, token_id: int) -> bool:
+        """Advance by a token; False, and no change, if the grammar does not allow it."""
+        ...
+
+    def accept_bytes(self, data: bytes) -> bool:
+        """Advance by text that was not generated; False if the grammar does not allow it."""
+        ...
+
+    def rollback(self, count: int) -> None:
+        """Take back the last `count` tokens."""
+        ...
+
+    def fork(self) -> Matcher:
+        """An independent matcher at the same place."""
+        ...
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """Which tokens may follow; end and special tokens hold no meaning here; [vocab_size]."""
+        ...
+
+    def is_complete(self) -> bool:
+        """Whether the text may end here."""
+        ...
+
+    def forced(self) -> bytes:
+        """Bytes that must follow, as far as the grammar alone decides."""
+        ...
+
+
+def unpacked(bits: NDArray[np.uint8], vocab_size: int) -> NDArray[np.bool_]:
+    """One boolean per bit, lowest bit first."""
+    return np.unpackbits(bits, count=vocab_size, bitorder="little").view(np.bool_)

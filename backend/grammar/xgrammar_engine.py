@@ -1,0 +1,134 @@
+"""xgrammar: the only importer of it. Everything is compiled from EBNF that admission has made exact."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import torch
+import xgrammar
+from numpy.typing import NDArray
+
+from backend.errors import GrammarError
+from backend.grammar.lowering import Lowered, placeholder
+from backend.grammar.matcher import Tokens, unpacked
+
+_PLACE = re.compile(r"at line (\d+), column (\d+): (.*)", re.DOTALL)
+_PREFIX = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
+
+
+class XGrammar:
+    """Compiles for one vocabulary."""
+
+    def __init__(self, tokens: Tokens):
+        self._info = xgrammar.TokenizerInfo(
+            list(tokens.texts),
+            xgrammar.VocabType.RAW,
+            vocab_size=len(tokens.texts),
+            stop_token_ids=list(tokens.end_ids) or None,
+        )
+        self._vocab_size = len(tokens.texts)
+
+    def compile(self, lowered: Lowered) -> tuple[str, int]:
+        """(the compiled grammar as text, number of its rules). May take long; nothing can stop it.
+
+        Raises:
+            GrammarError: as xgrammar sees it, with line and column where there is one.
+        """
+        compiler = xgrammar.GrammarCompiler(self._info, max_threads=1, cache_enabled=False)
+        try:
+            if lowered.kind == "structural_tag":
+                compiled = compiler.compile_structural_tag(json.dumps(_with_rules(lowered.source)))
+            else:
+                compiled = compiler.compile_grammar(_ebnf(lowered))
+        except (RuntimeError, ValueError) as error:
+            raise _readable(error) from None
+        matcher = self.matcher(compiled)
+        if not matcher.allowed().any() and not matcher.is_complete():
+            raise GrammarError("the grammar allows no text at all")
+        return compiled.serialize_json(), str(compiled.grammar).count("::=")
+
+    def load(self, text: str) -> Any:
+        """A compiled grammar from the text that compile gave; matchers are made of it."""
+        return xgrammar.CompiledGrammar.deserialize_json(text, self._info)
+
+    def matcher(self, compiled: Any) -> XMatcher:
+        return XMatcher(xgrammar.GrammarMatcher(compiled), self._vocab_size)
+
+
+class XMatcher:
+    """See matcher.Matcher."""
+
+    def __init__(self, matcher: Any, vocab_size: int):
+        self._matcher = matcher
+        self._vocab_size = vocab_size
+        self._bits = xgrammar.allocate_token_bitmask(1, vocab_size)
+
+    def accept(self, token_id: int) -> bool:
+        return bool(self._matcher.accept_token(token_id))
+
+    def accept_bytes(self, data: bytes) -> bool:
+        return bool(self._matcher.accept_string(data))
+
+    def rollback(self, count: int) -> None:
+        self._matcher.rollback(count)
+
+    def fork(self) -> XMatcher:
+        return XMatcher(self._matcher.fork(), self._vocab_size)
+
+    def allowed(self) -> NDArray[np.bool_]:
+        if self._matcher.is_terminated():
+            return np.zeros(self._vocab_size, dtype=np.bool_)
+        with torch.inference_mode(False):
+            self._matcher.fill_next_token_bitmask(self._bits)
+        return unpacked(self._bits.numpy().view(np.uint8).reshape(-1), self._vocab_size)
+
+    def is_complete(self) -> bool:
+        return bool(self._matcher.is_completed())
+
+    def forced(self) -> bytes:
+        return str(self._matcher.find_jump_forward_string()).encode()
+
+
+def _ebnf(lowered: Lowered) -> str:
+    if lowered.kind == "json_schema":
+        return schema_rules(json.dumps(lowered.source), lowered.rules)
+    return f"root ::= {lowered.source}" if lowered.kind == "regex" else str(lowered.source)
+
+
+def schema_rules(document: str, rules: dict[str, str]) -> str:
+    """A schema in the small form as EBNF; the placeholders of patterns give way to rules.
+
+    Separators are ", " and ": ", as json.dumps writes them, and there is no other white space.
+    """
+    source = str(xgrammar.Grammar.from_json_schema(document, any_whitespace=False))
+    for name, right in rules.items():
+        mark = placeholder(name)
+        source = source.replace(f'"\\"{mark}\\""', f"{name}_string")
+        source = source.replace(f'Regex("{mark}", json_string=true)', f"{name}_body")
+        source += f'\n{name}_string ::= "\\"" {name}_body "\\""\n{name}_body ::= {right}\n'
+        if mark in source:
+            raise GrammarError(f"a pattern could not be put into its place ({mark})", keyword="pattern")
+    return source
+
+
+def _with_rules(node: Any) -> Any:
+    """A structural tag whose schemas have become grammars."""
+    if isinstance(node, list):
+        return [_with_rules(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if node.get("type") == "schema":
+        return {"type": "grammar", "grammar": schema_rules(node["document"], node["rules"])}
+    return {name: _with_rules(value) for name, value in node.items()}
+
+
+def _readable(error: Exception) -> GrammarError:
+    text = _PREFIX.sub("", str(error)).strip()
+    if found := _PLACE.search(text):
+        line, column = int(found[1]), int(found[2])
+        what = f"grammar, line {line}, column {column}: {found[3].strip()}"
+        return GrammarError(what, line=line, column=column)
+    return GrammarError(text[:300])
