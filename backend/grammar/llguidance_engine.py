@@ -50,7 +50,11 @@ class LLGuidance:
         source = _source(lowered)
         failed, messages = LLMatcher.validate_grammar_with_warnings(source, self._tokenizer)
         if failed or messages:
-            raise GrammarError(messages[0].strip()[:300])
+            what = messages[0].strip().splitlines()[0][:200]
+            # A grammar was converted: the place that is named is one in the converted text.
+            raise GrammarError(
+                f"llguidance cannot read this grammar: {what}" if lowered.kind == "ebnf" else what
+            )
         matcher = self.matcher(source)
         if not matcher.allowed().any() and not matcher.is_complete():
             raise GrammarError("the grammar allows no text at all")

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import jsonschema
 import regex
-from jsonschema import Draft202012Validator, FormatChecker
+from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError
 from jsonschema.validators import extend, validator_for
 from referencing import Registry
@@ -113,7 +113,7 @@ def reason(schema: Any, value: Any, path: str = "", part: Any = None) -> str | N
         GrammarError: a reference that names nothing, or a pattern that is none.
     """
     cls = _safe(_validator_class(schema))
-    root = cls(schema, format_checker=FormatChecker(), registry=Registry())
+    root = cls(schema, format_checker=Draft202012Validator.FORMAT_CHECKER, registry=Registry())
     validator = root if part is None else root.evolve(schema=part)
     try:
         error = jsonschema.exceptions.best_match(validator.iter_errors(value))

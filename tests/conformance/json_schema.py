@@ -1,7 +1,7 @@
 """JSON Schema conformance: python tests/conformance/json_schema.py PATH [--verbose]
 
-PATH is a checkout of https://github.com/json-schema-org/JSON-Schema-Test-Suite. For each engine choice, over the
-required part of draft 2020-12:
+PATH is a checkout of https://github.com/json-schema-org/JSON-Schema-Test-Suite. For each engine choice,
+over the required part of draft 2020-12:
 
 compiled      schemas that were admitted
 refused       schemas refused by name, with the keywords named most

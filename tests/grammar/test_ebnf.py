@@ -1,0 +1,75 @@
+"""Grammars in GBNF: names, places, limits, and whether a text can end."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from backend.errors import GrammarError
+from backend.grammar import ebnf
+from tests.grammar.byte_engines import accepts, compiled
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "line", "column"),
+    [
+        ("", "there is no rule 'root'", 1, 1),
+        ('root ::= "a" (', "expected text, a set, a rule or (; found the end", 1, 15),
+        ('root ::= "a" (\n"b"', "( is never closed", 1, 14),
+        ("root ::= [a", "a [ that is never closed", 1, 10),
+        ('root ::= "a', 'a " that is never closed', 1, 10),
+        ('a ::= "x"\na ::= "y"\nroot ::= a', "rule 'a' is defined twice", 2, 1),
+        ('root ::= "a"\n  ghost', "rule 'ghost' is not defined", 2, 3),
+        ('root ::= "a" | | "b"', "expected text, a set, a rule or (; found |", 1, 16),
+        ('root ::= "a" @', "'@' means nothing here", 1, 14),
+        ("root ::= .", ". is not supported; write [^\\n]", 1, 10),
+        ('root ::= "a" )', ") that closes or repeats nothing", 1, 14),
+        ('root ::= "a"{1,100000}', "repeats more than 10,000 times", 1, 13),
+        ("root ::= TagDispatch(a)", "TagDispatch(...) is not supported", 1, 10),
+        ("root ::= []", "[] is an empty set", 1, 10),
+        ('root "a"', "expected ::= after the name of a rule, found", 1, 6),
+    ],
+)
+def test_errors_name_line_and_column(source, words, line, column):
+    with pytest.raises(GrammarError, match=re.escape(words)) as refusal:
+        ebnf.check(source)
+    assert (refusal.value.line, refusal.value.column) == (line, column)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ['root ::= "a" root', 'root ::= "a" b\nb ::= "b" (b | root)', "root ::= a\na ::= root"],
+)
+def test_a_grammar_without_an_end_is_refused(source):
+    with pytest.raises(GrammarError, match="no text is ever complete"):
+        ebnf.check(source)
+
+
+def test_a_dead_alternative_does_not_condemn_the_rest():
+    assert ebnf.check('root ::= "a" root | "b" | dead\ndead ::= "c" dead') == 2
+    grammar = compiled(ebnf='root ::= ("a" root)? "b"')
+    assert [accepts(grammar, text) for text in ("b", "abb", "ab")] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("root ::= " + "(" * 20_000 + '"a"' + ")" * 20_000, "nested deeper than 100"),
+        (
+            "root ::= r0\n" + "\n".join(f'r{n} ::= "a" r{n + 1}' for n in range(2_500)),
+            "more than 2,000 rules",
+        ),
+        ("#" * 100_001, "100,001 characters"),
+    ],
+)
+def test_limits(source, words):
+    with pytest.raises(GrammarError, match=words):
+        ebnf.check(source)
+
+
+@pytest.mark.parametrize("engine", ["xgrammar", "llguidance"])
+def test_arithmetic(engine):
+    source = 'root ::= term ([+*] term)*\nterm ::= [0-9]+ | "(" root ")" # brackets'
+    grammar = compiled(engine, ebnf=source)
+    assert [accepts(grammar, text) for text in ("1+2*(3+44)", "(1", "1+", "7")] == [True, False, False, True]
