@@ -18,7 +18,6 @@ from backend import (
     Grammar,
     GrammarError,
     Request,
-    RequestError,
     Sample,
     SamplingParams,
     Speculative,
@@ -277,9 +276,11 @@ def test_errors_name_the_place_and_the_next_run_is_fine(engine, grammar, words):
     audit(engine)
 
 
-def test_reason_first_must_leave_room():
-    with pytest.raises(RequestError, match="reason_first is 8, which leaves nothing of 8 new tokens"):
-        Request("x", grammar=Grammar(regex="a", reason_first=8), max_new_tokens=8)
+def test_free_text_that_leaves_no_room_for_the_structure_is_incomplete(engine):
+    request = Request("x", grammar=Grammar(regex="a", reason_first=8), max_new_tokens=8, sampling=GREEDY)
+    verdict = engine.generate(request).verdict
+    assert (verdict.status, verdict.structure) == ("incomplete", "")
+    assert engine.evaluate(replace(request, max_new_tokens=20)).grammar.is_free
 
 
 def test_a_grammar_that_compiles_too_long_is_stopped_while_others_keep_streaming(engine):
