@@ -1,0 +1,1 @@
+"""Settings as code for other engines, and their settings read into ours."""
