@@ -8,29 +8,32 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from backend import Engine, Event
+from backend import Engine
 from backend.errors import PlaygroundError
 from ui.loading import Loader
 from ui.session import View
 
 HANDOVER_SECONDS = 5.0
 PERIOD = 0.05  # seconds of events in one batch; silence is reported after four times as long
-Batch = list[tuple[int, Event]]
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
-class Playable(Protocol):
-    """A stream of events that can be ended early: an EventStream, or several in a row (ui.series)."""
+class Playable(Protocol[T_co]):
+    """A stream that can be ended early: an EventStream, several in a row (ui.series), or a Sweep's outcomes."""
 
-    def __iter__(self) -> Iterator[Event]: ...
+    def __iter__(self) -> Iterator[T_co]: ...
 
-    def __enter__(self) -> Iterable[Event]: ...
+    def __enter__(self) -> Iterable[T_co]: ...
 
     def __exit__(self, *exc: object) -> None: ...
 
 
-def play(view: View, loader: Loader, start: Callable[[Engine], Sequence[Playable]]) -> Iterator[Batch | None]:
+def play(
+    view: View, loader: Loader, start: Callable[[Engine], Sequence[Playable[T]]]
+) -> Iterator[list[tuple[int, T]] | None]:
     """Run what `start` begins; a second run in the same view ends the first.
 
     Yields batches of (number of the stream, event), empty while nothing happens, and None whenever only the
@@ -74,9 +77,9 @@ def halt(view: View) -> None:
     view.idle.wait(HANDOVER_SECONDS)
 
 
-def _merged(streams: Sequence[Iterable[Event]]) -> Generator[Batch, None, None]:
+def _merged(streams: Sequence[Iterable[T]]) -> Generator[list[tuple[int, T]], None, None]:
     """The events of several streams as they come, about PERIOD seconds at a time, until all have ended."""
-    arrived: queue.SimpleQueue[tuple[int, Event | None]] = queue.SimpleQueue()
+    arrived: queue.SimpleQueue[tuple[int, T | None]] = queue.SimpleQueue()
 
     def pump(number: int) -> None:
         for event in streams[number]:
@@ -87,7 +90,7 @@ def _merged(streams: Sequence[Iterable[Event]]) -> Generator[Batch, None, None]:
         threading.Thread(target=pump, args=(number,), name="events", daemon=True).start()
     left = len(streams)
     while left:
-        batch: Batch = []
+        batch: list[tuple[int, T]] = []
         deadline = time.monotonic() + 4 * PERIOD
         while left and (seconds := deadline - time.monotonic()) > 0:
             try:
