@@ -28,6 +28,7 @@ from ui.tabs.samples import Samples
 from ui.tabs.score import Score
 from ui.tabs.speculate import FOLDER as SPECULATION
 from ui.tabs.speculate import Speculate
+from ui.tabs.sweep import SweepTab
 from ui.tabs.viewer import QUIET, Updates, take_settings
 
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
@@ -71,6 +72,8 @@ def build(
                     inspect = Inspect(loader, start, start.prompt or "Once upon a time")
                 with _tab(Compare) as opened["compare"]:
                     compare = Compare(loader, lessons)
+                with _tab(SweepTab) as opened["sweep"]:
+                    sweep = SweepTab(loader)
                 with _tab(Beams) as opened["beams"]:
                     beams = Beams(loader, lessons)
                 with _tab(Samples) as opened["samples"]:
@@ -81,12 +84,13 @@ def build(
                     kv_cache = KvCache(loader, load_request_sets(), load_model_shapes())
                 with _tab(Score) as opened["score"]:
                     score = Score(loader)
-        panels: list[Panel] = [inspect, compare, beams, samples, speculate, kv_cache, score]
+        panels: list[Panel] = [inspect, compare, sweep, beams, samples, speculate, kv_cache, score]
         for panel in panels:
             panel.wire(state, turned)
             _draw_when_opened(opened[panel.name], panel, state, turned)
         inspect.wire_branches_of(score.viewer, tabs, state)
         compare.wire_inspect(inspect, state, turned)
+        sweep.wire_inspect(inspect, state, turned)
         header.wire(state, turned, tabs, inspect, panels)
         header.restore_on(page)
         Api(loader).wire()

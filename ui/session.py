@@ -17,6 +17,7 @@ from ui.link import Link
 from ui.recompute import Recompute
 from ui.size_payloads import SizeState
 from ui.speculation import Speculation
+from ui.sweep_table import Table
 
 Source = Literal["empty", "recording", "run", "score", "import"]
 
@@ -168,6 +169,7 @@ class Session:
         self.compare, self.lanes = View(), Lanes()
         self.kv, self.cache = View(), KvState()
         self.measuring, self.recompute, self.size = View(), Recompute(), SizeState()
+        self.sweep, self.swept, self.measure = View(), Table(), "perplexity"
         self.views = {
             "inspect": self.inspect,
             "score": self.score,
@@ -176,6 +178,7 @@ class Session:
             "speculate": self.speculate,
             "compare": self.compare,
             "kv": self.kv,
+            "sweep": self.sweep,
         }
         self.settings = dict(settings or {})
         self.tab = "inspect"

@@ -38,6 +38,7 @@ NAMES = (
     "memory",
     "recompute",
     "size",
+    "sweep",
 )
 
 

@@ -212,6 +212,26 @@ class Inspect:
             self.settings: {**sent, "activity": payloads.activity(view)},
         }
 
+    def run_again(self, session: Session, request: Request) -> Iterator[Updates]:
+        """Make a run of another tab here, with its knobs; the seed makes it the same text."""
+        session.tab = "inspect"
+        session.settings |= knobs.settings_of(request.sampling) | {
+            "seed": request.seed,
+            "max_new_tokens": request.max_new_tokens,
+            "chat": request.chat,
+            "stop": list(request.stop),
+        }
+        session.settings_number += 1
+        prompt = request.prompt if isinstance(request.prompt, str) else ""
+        shown: Updates = {
+            self.tabs: gr.Tabs(selected="inspect"),
+            self.prompt: prompt,
+            self.settings: {"number": session.settings_number, "settings": session.settings, "activity": {}},
+        }
+        for number, updates in enumerate(self.play(session, lambda _: Plan(request), prompt)):
+            # More than once: an update that another follows at once may never reach the page.
+            yield {**updates, **(shown if number < 3 else {})}
+
     def draw(self, session: Session) -> Updates:
         return self.viewer.draw(session)
 

@@ -22,7 +22,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Playable(Protocol[T_co]):
-    """A stream that can be ended early: an EventStream, several in a row (ui.series), or a Sweep's outcomes."""
+    """A stream that can be ended early: an EventStream, several in a row, or a Sweep's outcomes."""
 
     def __iter__(self) -> Iterator[T_co]: ...
 

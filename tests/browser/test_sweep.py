@@ -1,0 +1,82 @@
+"""The Sweep tab in a real browser, on the bundled model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import Site, set_run, text_of, until
+
+VIEW = ".pg-sweep"
+BUTTONS = f"{VIEW} .pg-sweep-seeds button"
+
+
+@pytest.fixture
+def tab(page: Any) -> Any:
+    page.click('button[role="tab"]:has-text("Sweep")')
+    page.locator("#pg-sweep-prompt textarea").wait_for(state="visible")
+    return page
+
+
+def sweep(page: Any, wait: bool = True, **values: object) -> None:
+    for name, value in values.items():
+        page.fill(f'#pg-sweep-fields [data-field="{name}"]', str(value))
+    before = page.get_attribute(VIEW, "data-number")
+    page.click("#pg-sweep-run")
+    page.wait_for_selector(f"{VIEW}:not([data-number='{before}'])")
+    if wait:
+        page.wait_for_selector(f"{VIEW}:not(.pg-running)")
+
+
+def test_a_sweep_draws_bands_and_a_run_opens_in_inspect(tab: Any, tmp_path: Path) -> None:
+    set_run(tab, seed=3)
+    sweep(tab, low=0, high=1, count=2, seeds=2, max_new_tokens=6)
+    assert tab.locator(BUTTONS).count() == 4
+    tab.wait_for_selector(f"{VIEW} .pg-sweep-plot .main-svg")
+    assert tab.locator(f"{VIEW} .pg-sweep-plot").count() == 8
+    with tab.expect_download() as saved:
+        tab.click(f"{VIEW} [data-act=csv]")
+    saved.value.save_as(tmp_path / "sweep.csv")
+    table = text_of(tab, f"{VIEW} tbody")
+    # The last run: temperature 1, the second seed
+    wanted = tab.locator(BUTTONS).last.get_attribute("title")
+    tab.locator(BUTTONS).last.click()
+    tab.wait_for_selector(".pg-tab-inspect .pg-strip:not(.pg-running) .pg-token >> nth=5")
+    labels = "".join(tab.locator(".pg-tab-inspect .pg-token").all_text_contents())
+    assert labels.replace("↵", "\n") == wanted
+    assert tab.locator('[data-setting="seed"]').input_value() == "4"
+    # The saved table, opened again, draws the same
+    tab.click('button[role="tab"]:has-text("Sweep")')
+    before = tab.get_attribute(VIEW, "data-number")
+    tab.set_input_files(f"{VIEW} input[type=file]", tmp_path / "sweep.csv")
+    tab.wait_for_selector(f"{VIEW}:not([data-number='{before}'])")
+    assert text_of(tab, f"{VIEW} tbody") == table
+    assert tab.locator(f"{BUTTONS}[disabled]").count() == 4
+
+
+def test_stop_keeps_what_came_frees_every_block_and_the_page_answers_meanwhile(tab: Any, site: Site) -> None:
+    blocks = site.engine.block_manager
+    start = blocks.num_free_blocks
+    set_run(tab, seed=3, logit_bias="0: -100\n2: -100")
+    sweep(tab, wait=False, low=0.5, high=1, count=3, seeds=8, max_new_tokens=16)
+    until(lambda: int(tab.get_attribute(VIEW, "data-done")) >= 1, "a first run", seconds=120)
+    tab.click('button[role="tab"]:has-text("Score a text")')  # other tabs open while it runs
+    tab.locator("#pg-score-prompt textarea").wait_for(state="visible")
+    tab.click('button[role="tab"]:has-text("Sweep")')
+    tab.click("#pg-sweep-stop")
+    until(lambda: blocks.num_free_blocks == start, "free blocks", seconds=20)
+    tab.wait_for_selector(f"{VIEW}:not(.pg-running)")
+    done = int(tab.get_attribute(VIEW, "data-done"))
+    assert 1 <= done < 24
+    assert tab.locator(BUTTONS).count() == done
+
+
+def test_bad_fields_and_files_are_named(tab: Any, tmp_path: Path) -> None:
+    tab.fill('#pg-sweep-fields [data-field="seeds"]', "500")
+    tab.click("#pg-sweep-run")
+    tab.wait_for_selector(f"{VIEW} .pg-notice:has-text('would take 2,000 runs; 1 to 400 are possible')")
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    tab.set_input_files(f"{VIEW} input[type=file]", tmp_path / "other.csv")
+    tab.wait_for_selector(f"{VIEW} .pg-notice:has-text('begins with one or two knobs')")

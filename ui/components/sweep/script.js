@@ -1,0 +1,88 @@
+// A sweep as it comes in: progress, small plots patched in place, and a table whose seeds open their run.
+const { el, when, resolve } = window.Playground;
+const root = element.querySelector(".pg-sweep");
+const part = (query) => root.querySelector(query);
+const plots = part(".pg-sweep-plots"), select = part("select"), file = part("input[type=file]");
+let boxes = [], drawnTable = "", number = null;
+
+part("[data-act=csv]").addEventListener("click", () => trigger("csv", {}));
+part("[data-act=open]").addEventListener("click", () => file.click());
+file.addEventListener("change", async () => {
+  if (file.files[0]) trigger("open_table", { text: await file.files[0].text() });
+  file.value = "";
+});
+select.addEventListener("change", () => trigger("measure", { measure: select.value }));
+
+function box() {
+  const node = el("figure", "pg-sweep-plot"), caption = el("figcaption", "pg-caption"), plot = el("div");
+  caption.append(el("b"));
+  node.append(caption, plot);
+  plots.append(node);
+  return { node, caption: caption.firstChild, plot, wired: false };
+}
+function drawPlot(shape, item, style) {
+  shape.caption.textContent = item.title;
+  shape.node.classList.toggle("pg-wide", item.wide);
+  const drawn = resolve(item.figure, style);
+  window.Plotly.react(shape.plot, drawn.data, drawn.layout, { displayModeBar: false, responsive: true });
+  if (shape.wired) return;
+  shape.wired = true;
+  shape.plot.on("plotly_click", (event) => {
+    const data = event.points[0]?.customdata, run = Array.isArray(data) ? data[0] : data;
+    if (Number.isInteger(run) && props.value.can_open) trigger("open_run", { run });
+  });
+}
+
+function drawTable(value) {
+  const now = JSON.stringify([value.can_open, value.cells.map((cell) => [cell.at, cell.values, cell.runs.length])]);
+  if (now === drawnTable) return;
+  drawnTable = now;
+  const head = el("tr");
+  head.append(...value.axes.map((name) => el("th", "", name)), el("th", "", "runs, by seed"), ...value.columns.map((name) => el("th", "", name)));
+  part("thead").replaceChildren(head);
+  part("tbody").replaceChildren(...value.cells.map((cell) => {
+    const line = el("tr"), seeds = el("td", "pg-sweep-seeds");
+    for (const [run, seed, text] of cell.runs) {
+      const button = el("button", "pg-tool", String(seed));
+      button.type = "button";
+      button.title = text;
+      button.disabled = !value.can_open;
+      button.dataset.run = run;
+      button.addEventListener("click", () => trigger("open_run", { run }));
+      seeds.append(button);
+    }
+    line.append(...cell.at.map((text) => el("th", "", text)), seeds, ...cell.values.map((text) => el("td", "", text)));
+    return line;
+  }));
+}
+
+function draw() {
+  const value = props.value;
+  if (!value) return;
+  if (value.number !== number) { number = value.number; plots.replaceChildren(); boxes = []; }
+  root.dataset.number = value.number;
+  root.dataset.done = value.done;
+  root.classList.toggle("pg-running", value.running);
+  part(".pg-notice").hidden = !value.notice;
+  part(".pg-notice").textContent = value.notice;
+  const bar = part("progress");
+  bar.hidden = !value.running;
+  bar.value = value.total ? value.done / value.total : 0;
+  part(".pg-phase").textContent = value.running ? `${value.phase}: ${value.done} of ${value.total} runs` : value.done ? `${value.done} of ${value.total} runs` : "";
+  part(".pg-sweep-empty").hidden = value.cells.length > 0 || value.running;
+  part(".pg-compare-scroll").hidden = value.cells.length === 0;
+  part("[data-act=csv]").hidden = value.cells.length === 0;
+  part(".pg-sweep-measure").hidden = !value.two || value.cells.length === 0;
+  if (!select.options.length) for (const [name, title] of value.measures) select.append(new Option(title, name));
+  select.value = value.measure;
+  drawTable(value);
+  if (!window.Plotly || !root.offsetParent) return;
+  const style = getComputedStyle(document.body);
+  value.figures.forEach((item, i) => drawPlot(boxes[i] ||= box(), item, style));
+  boxes.splice(value.figures.length).forEach((shape) => shape.node.remove());
+}
+when(() => window.Plotly, draw);
+watch("value", draw);
+draw();
+new MutationObserver(draw).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+new ResizeObserver(draw).observe(root);

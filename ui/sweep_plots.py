@@ -1,0 +1,128 @@
+"""A sweep's table -> plotly figures as plain dicts; colours as in plots.py."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from ui.sweep_table import MEASURES, Table, cells, values
+from ui.titles import title
+
+LOGARITHMIC = ("perplexity", "survivors")  # they range over several powers of ten
+SHOWN = ("perplexity", "loop", "repeated_4grams", "distinct_2", "self_bleu", "survivors", "acted", "entropy")
+
+
+def name(measure: str) -> str:
+    return "self-BLEU" if measure == "self_bleu" else MEASURES[measure][0]
+
+
+def figures(table: Table, measure: str) -> list[dict[str, Any]]:
+    """Small plots over one knob, or one heat map of a measure over two."""
+    if not table.rows:
+        return []
+    if len(table.axes) == 2:
+        return [{"title": name(measure), "figure": heat_map(table, measure), "wide": True}]
+    return [{"title": name(shown), "figure": band(table, shown), "wide": False} for shown in SHOWN]
+
+
+def quartiles(found: Sequence[float]) -> tuple[float, float, float]:
+    """Lower quartile, median, upper quartile, with values between two taken in proportion."""
+    if len(found) == 1:
+        return found[0], found[0], found[0]
+    low, middle, high = statistics.quantiles(found, n=4, method="inclusive")
+    return low, middle, high
+
+
+def band(table: Table, measure: str) -> dict[str, Any]:
+    """Median over the seeds as a line, the middle half as a band, every run as a dot that can be clicked."""
+    places, low, middle, high = [], [], [], []
+    for at, rows in cells(table.rows).items():
+        found = values(rows, measure)
+        if found:
+            quarter = (sum(found) / len(found),) * 3 if measure == "loop" else quartiles(found)
+            places.append(at[0])
+            low.append(quarter[0])
+            middle.append(quarter[1])
+            high.append(quarter[2])
+    dots = [row for row in table.rows if measure in row.measures and row.measures[measure] is not None]
+    line = {"color": "var(--pg-accent)", "width": 2}
+    edge = {"type": "scatter", "mode": "lines", "hoverinfo": "skip", "x": places, "line": {"width": 0}}
+    data: list[dict[str, Any]] = [
+        {**edge, "y": high},
+        {**edge, "y": low, "fill": "tonexty", "fillcolor": "var(--pg-kept-soft)"},
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "hoverinfo": "skip",
+            "x": places,
+            "y": middle,
+            "line": line,
+        },
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "x": [row.at[0] for row in dots],
+            "y": [row.measures[measure] for row in dots],
+            "customdata": [[row.index, row.seed] for row in dots],
+            "hovertemplate": "%{x}: %{y:.4~g}, seed %{customdata[1]}<extra></extra>",
+            "marker": {"color": "var(--pg-heat)", "size": 6, "opacity": 0.75},
+        },
+    ]
+    layout = _layout(150, title(table.axes[0].knob))
+    if measure in LOGARITHMIC:
+        layout["yaxis"] |= {"type": "log", "rangemode": "normal", "dtick": 1}
+    return {"data": data, "layout": layout}
+
+
+def heat_map(table: Table, measure: str) -> dict[str, Any]:
+    """Median over the seeds per pair of values; a click opens the first seed's run."""
+    found = cells(table.rows)
+    across, down = table.axes[0].values, table.axes[1].values
+    grid = [[_median(found, (float(x), float(y)), measure) for x in across] for y in down]
+    first = [
+        [(found[float(x), float(y)][0].index if (float(x), float(y)) in found else None) for x in across]
+        for y in down
+    ]
+    trace = {
+        "type": "heatmap",
+        "z": grid,
+        "x": [f"{x:g}" for x in across],
+        "y": [f"{y:g}" for y in down],
+        "customdata": first,
+        "colorscale": [[0, "var(--pg-panel)"], [1, "var(--pg-accent)"]],
+        "xgap": 1,
+        "ygap": 1,
+        "texttemplate": "%{z:.3~g}",
+        "hovertemplate": "%{x}, %{y}: %{z:.4~g}<extra></extra>",
+        "colorbar": {"thickness": 8, "outlinewidth": 0},
+    }
+    layout = _layout(max(200, 34 * len(down) + 70), title(table.axes[0].knob))
+    axis = {"type": "category", "fixedrange": True, "color": "var(--pg-muted)", "showgrid": False}
+    layout["xaxis"] = {**axis, "title": {"text": title(table.axes[0].knob)}}
+    layout["yaxis"] = {**axis, "title": {"text": title(table.axes[1].knob)}}
+    layout["margin"] = {"l": 60, "r": 8, "t": 6, "b": 40}
+    return {"data": [trace], "layout": layout}
+
+
+def _median(found: dict[tuple[float, ...], Any], at: tuple[float, float], measure: str) -> float | None:
+    known = values(found.get(at, []), measure)
+    if not known:
+        return None
+    return sum(known) / len(known) if measure == "loop" else statistics.median(known)
+
+
+def _layout(height: int, across: str) -> dict[str, Any]:
+    axis = {"gridcolor": "var(--pg-line)", "zeroline": False, "color": "var(--pg-muted)", "fixedrange": True}
+    return {
+        "height": height,
+        "margin": {"l": 38, "r": 6, "t": 6, "b": 32},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"size": 11, "color": "var(--pg-muted)"},
+        "showlegend": False,
+        "hovermode": "closest",
+        "dragmode": False,
+        "xaxis": {**axis, "showgrid": False, "title": {"text": across, "standoff": 4}, "nticks": 8},
+        "yaxis": {**axis, "rangemode": "tozero", "nticks": 4},
+    }
