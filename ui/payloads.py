@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from backend.events import Candidates, StageOutcome, TokenDecoded
+from ui.order import drawn
 from ui.session import View, is_special
 from ui.titles import title
 
@@ -56,6 +57,7 @@ def strip(view: View, stale: bool = False) -> dict[str, Any]:
     ids = list(started.prompt_token_ids) if started else []
     hidden = max(0, len(prompt) - MAX_PROMPT_TOKENS_SHOWN)
     return {
+        "drawn": drawn(),
         "number": view.number,
         "source": view.source,
         "running": view.running,

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from backend.events import Finished, PoolChange, Started
 from ui.crowd import Member
 from ui.kv_state import KvState
+from ui.order import drawn
 from ui.pool import PoolView
 from ui.timeline import figures, stretches, throughput
 
@@ -62,8 +63,9 @@ def pool(view: Shown, state: KvState) -> dict[str, Any]:
     """The grid at the replay's place."""
     shown = state.shown()
     if shown is None:
-        return {"number": view.number, "num_blocks": 0, "running": view.running}
+        return {"drawn": drawn(), "number": view.number, "num_blocks": 0, "running": view.running}
     return {
+        "drawn": drawn(),
         "number": view.number,
         "running": view.running,
         "num_blocks": shown.num_blocks,
@@ -95,8 +97,9 @@ def blocks(view: Shown, state: KvState) -> dict[str, Any]:
     """Log, block tables, the selected block and the chosen request's tokens, at the replay's place."""
     shown = state.shown()
     if shown is None:
-        return {"number": view.number, "num_blocks": 0, "running": view.running}
+        return {"drawn": drawn(), "number": view.number, "num_blocks": 0, "running": view.running}
     return {
+        "drawn": drawn(),
         "number": view.number,
         "running": view.running,
         "num_blocks": shown.num_blocks,
@@ -212,6 +215,7 @@ def requests(view: Shown, state: KvState, block_size: int, now: float) -> dict[s
     ends = [row["stretches"][-1][2] for row in rows if row["stretches"]]
     total = throughput([(member.offset, member.events) for member in state.crowd.members])
     return {
+        "drawn": drawn(),
         "number": view.number,
         "running": view.running,
         "phase": view.phase,

@@ -53,7 +53,7 @@ def build(name: str, value: Any, elem_id: str, spec: Any = None) -> gr.HTML:
     return gr.HTML(
         value=value,
         html_template=(folder / "template.html").read_text(encoding="utf-8"),
-        js_on_load=f"const SPEC = {json.dumps(spec)};\n{script}",
+        js_on_load=f"const SPEC = {json.dumps(spec)};\nwatch = Playground.inOrder(props, watch);\n{script}",
         apply_default_css=False,
         elem_id=elem_id,
         elem_classes=["pg-component"],

@@ -78,6 +78,19 @@ window.Playground = (() => {
     return value;
   }
 
+  // A component's `watch` that keeps the newest picture: see ui/order.py. Values without a number always pass.
+  function inOrder(props, watch) {
+    let newest = props.value;
+    return (names, callback) => watch(names, () => {
+      if (props.value?.drawn < newest?.drawn) {
+        props.value = newest;
+        return;
+      }
+      newest = props.value;
+      callback();
+    });
+  }
+
   // Ctrl or Cmd with Enter runs, Escape stops, wherever the focus is.
   document.addEventListener("keydown", (event) => {
     const panel = [...document.querySelectorAll(".pg-panel")].find((node) => node.offsetParent !== null);
@@ -92,5 +105,5 @@ window.Playground = (() => {
     }
   }, true);
 
-  return { el, visible, spoken, percent, fixed, quoted, when, resolve };
+  return { el, visible, spoken, percent, fixed, quoted, when, resolve, inOrder };
 })();

@@ -15,6 +15,7 @@ from ui import components, knobs, payloads, search_payloads
 from ui.beam_tree import BeamTree
 from ui.lessons import Lesson
 from ui.loading import Loader
+from ui.order import drawn
 from ui.session import Session
 from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields
@@ -152,6 +153,7 @@ def tree_payload(session: Session) -> dict[str, Any]:
     results = tree.results
     best = next((place for place in tree.hypotheses() if 0 in tree.ranks(place)), None) if results else None
     return {
+        "drawn": drawn(),
         "number": view.number,
         "running": view.running,
         "phase": view.phase,
@@ -169,6 +171,7 @@ def found_payload(session: Session) -> dict[str, Any]:
     strategy = view.request.strategy if view.request else None
     search = strategy if isinstance(strategy, BeamSearch) else BeamSearch()
     return {
+        "drawn": drawn(),
         "number": view.number,
         "running": view.running,
         "length_penalty": search.length_penalty,

@@ -14,6 +14,7 @@ from backend.events import TokenDecoded
 from ui import compare_payloads, components, knobs, lane_plots, lanes, tables
 from ui.lessons import Lesson
 from ui.loading import Loader
+from ui.order import drawn
 from ui.session import Session
 from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields
@@ -180,6 +181,7 @@ def payload(session: Session) -> dict[str, Any]:
     view, compared = session.compare, session.lanes
     started = view.started
     return {
+        "drawn": drawn(),
         "number": view.number,
         "running": view.running,
         "phase": view.phase,

@@ -14,6 +14,7 @@ from backend.events import TokenDecoded
 from ui import components, knobs, search_payloads
 from ui.lessons import Lesson
 from ui.loading import Loader
+from ui.order import drawn
 from ui.reselect import RULES
 from ui.session import Session
 from ui.tabs.compose import Compose
@@ -143,6 +144,7 @@ def payload(session: Session) -> dict[str, Any]:
     strategy = view.request.strategy if view.request else None
     count = strategy.n if isinstance(strategy, BestOf) else 0
     return {
+        "drawn": drawn(),
         "number": view.number,
         "running": view.running,
         "phase": view.phase,

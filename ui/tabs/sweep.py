@@ -15,6 +15,7 @@ from backend.errors import PlaygroundError, RequestError
 from backend.sweep import Axis, Sweep, requests, spaced
 from ui import components, knobs, sweep_plots
 from ui.loading import Loader
+from ui.order import drawn
 from ui.session import Session
 from ui.sweep_table import MEASURES, Table, cells, export, opened, values
 from ui.tabs.compose import Compose
@@ -225,6 +226,7 @@ def payload(session: Session) -> dict[str, Any]:
     total = len(table.requests) or len(table.rows)
     measure = session.measure
     return {
+        "drawn": drawn(),
         "number": view.number,
         "running": view.running,
         "phase": view.phase,

@@ -11,6 +11,7 @@ from backend.errors import PlaygroundError
 from backend.events import TokenDecoded
 from ui import components, knobs, payloads, plots
 from ui.loading import Loader
+from ui.order import drawn
 from ui.session import Session, View, step_request
 
 Updates = dict[Any, Any]
@@ -52,6 +53,7 @@ class Viewer:
 
     def draw_step(self, session: Session) -> dict[str, Any] | None:
         """The selected step, evaluated again where the knobs differ from those it was drawn with."""
+        order = drawn()
         view = self.pick(session)
         index = view.index
         if index is None:
@@ -60,7 +62,8 @@ class Viewer:
         again, note = self._again(session, view, index)
         view.displayed = again or recorded
         shown = view.displayed
-        return payloads.step(shown, key=str(view.number), recorded=recorded if again else None, note=note)
+        payload = payloads.step(shown, key=str(view.number), recorded=recorded if again else None, note=note)
+        return {"drawn": order, **payload}
 
     def _again(self, session: Session, view: View, index: int) -> tuple[TokenDecoded | None, str]:
         """The step under the present knobs, None where that changes nothing, and why it cannot be had."""
@@ -118,6 +121,7 @@ def whole(event: gr.EventData, name: str) -> int | None:
 def curve_payload(view: View, overlay: View | None = None) -> dict[str, Any]:
     name = "the run in Inspect" if overlay else ""
     return {
+        "drawn": drawn(),
         "number": view.number,
         "figure": plots.surprise(view.steps, overlay.steps if overlay else (), name),
         "selected": view.index,
