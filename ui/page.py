@@ -20,6 +20,7 @@ from ui.presets import SamplingPreset
 from ui.request_sets import load_request_sets
 from ui.session import Session
 from ui.tabs.beams import Beams
+from ui.tabs.code import Code
 from ui.tabs.compare import Compare
 from ui.tabs.inspect import Inspect
 from ui.tabs.kv_cache import KvCache
@@ -84,7 +85,9 @@ def build(
                     kv_cache = KvCache(loader, load_request_sets(), load_model_shapes())
                 with _tab(Score) as opened["score"]:
                     score = Score(loader)
-        panels: list[Panel] = [inspect, compare, sweep, beams, samples, speculate, kv_cache, score]
+                with _tab(Code) as opened["code"]:
+                    code = Code(loader)
+        panels: list[Panel] = [inspect, compare, sweep, beams, samples, speculate, kv_cache, score, code]
         for panel in panels:
             panel.wire(state, turned)
             _draw_when_opened(opened[panel.name], panel, state, turned)
@@ -96,12 +99,14 @@ def build(
         Api(loader).wire()
 
         def turn(session: Session, sent: Any) -> Updates:
+            if session.tab == "code":
+                return code.turn(session, sent)
             return score.turn(session, sent) if session.tab == "score" else inspect.turn(session, sent)
 
         turned.turn(
             turn,
             inputs=[state, turned],
-            outputs=[inspect.viewer.strip, inspect.viewer.step, score.viewer.step],
+            outputs=[inspect.viewer.strip, inspect.viewer.step, score.viewer.step, *code.outputs],
             trigger_mode="always_last",
             **QUIET,
         )

@@ -170,6 +170,9 @@ class Session:
         self.kv, self.cache = View(), KvState()
         self.measuring, self.recompute, self.size = View(), Recompute(), SizeState()
         self.sweep, self.swept, self.measure = View(), Table(), "perplexity"
+        self.code: View = View()
+        self.exported: tuple[str, dict[str, Any]] | None = None
+        self.imported = ""
         self.views = {
             "inspect": self.inspect,
             "score": self.score,
@@ -179,6 +182,7 @@ class Session:
             "compare": self.compare,
             "kv": self.kv,
             "sweep": self.sweep,
+            "code": self.code,
         }
         self.settings = dict(settings or {})
         self.tab = "inspect"

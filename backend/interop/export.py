@@ -7,6 +7,8 @@ from collections.abc import Callable
 from backend.errors import RequestError
 from backend.interop import llama_cpp, openai_request, transformers_code, vllm_code
 from backend.interop.snippet import Snippet
+from backend.model.bundled import NAME as BUNDLED
+from backend.model.catalogue import CATALOGUE
 from backend.request import Request
 
 TARGETS: dict[str, Callable[[Request, str], Snippet]] = {
@@ -27,3 +29,11 @@ def export(request: Request, target: str, model: str) -> Snippet:
     if target not in TARGETS:
         raise RequestError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
     return TARGETS[target](request, model)
+
+
+def known_as(model_name: str) -> str:
+    """What other engines call a model of ours: its id on the Hugging Face hub, or the folder it is in."""
+    if model_name == BUNDLED:
+        return "HuggingFaceTB/SmolLM2-135M-Instruct"
+    entry = CATALOGUE.get(model_name)
+    return entry.repo_id if entry is not None and entry.repo_id else model_name

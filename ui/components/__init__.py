@@ -39,6 +39,7 @@ NAMES = (
     "recompute",
     "size",
     "sweep",
+    "code",
 )
 
 
