@@ -34,7 +34,12 @@ def main() -> None:
     recording = Trace.from_json(RECORDING.read_text(encoding="utf-8")) if RECORDING.exists() else None
     blocks = page.build(loader, recording, load_sampling_presets().values())
     blocks.launch(
-        server_name=options.host, server_port=options.port, head=page.head(), footer_links=[], ssr_mode=False
+        server_name=options.host,
+        server_port=options.port,
+        head=page.head(),
+        footer_links=[],
+        ssr_mode=False,
+        mcp_server=True,
     )
 
 

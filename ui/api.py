@@ -99,7 +99,7 @@ class Api:
             engine = self._engine()
             trace = engine.generate(knobs.request(prompt, values, secrets.token_hex(16)))
         except PlaygroundError as error:
-            raise _readable(error) from None
+            raise readable(error) from None
         return trace.text, json.loads(trace.to_json())
 
     def score(self, text: str) -> tuple[float | None, dict[str, Any]]:
@@ -115,7 +115,7 @@ class Api:
         try:
             trace = self._engine().score(text, cache_salt=secrets.token_hex(16))
         except PlaygroundError as error:
-            raise _readable(error) from None
+            raise readable(error) from None
         return trace.perplexity, json.loads(trace.to_json())
 
     def beam_search(
@@ -211,7 +211,7 @@ class Api:
             DraftVerified events hold every check.
         """
         try:
-            asked = knobs.request(prompt, _known(settings), secrets.token_hex(16))
+            asked = knobs.request(prompt, known(settings), secrets.token_hex(16))
             engine = self._engine()
             strategy = Speculative(
                 num_draft_tokens=num_draft_tokens,
@@ -221,7 +221,7 @@ class Api:
             )
             trace = engine.generate(replace(asked, strategy=strategy))
         except PlaygroundError as error:
-            raise _readable(error) from None
+            raise readable(error) from None
         counted = rates(rounds(trace.events))
         names = ("num_rounds", "num_drafted", "num_checked", "num_accepted", "num_tokens", "acceptance")
         counts = {name: getattr(counted, name) for name in (*names, "tokens_per_call", "predicted")}
@@ -232,15 +232,15 @@ class Api:
     ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Run a request of several texts; `settings` are checked like those of /generate."""
         try:
-            asked = knobs.request(prompt, _known(settings), secrets.token_hex(16))
+            asked = knobs.request(prompt, known(settings), secrets.token_hex(16))
             asked = replace(asked, strategy=strategy(), num_candidates=0)
             trace = self._engine().generate(asked)
         except PlaygroundError as error:
-            raise _readable(error) from None
+            raise readable(error) from None
         return _listed(trace), json.loads(trace.to_json())
 
 
-def _known(settings: Any) -> dict[str, Any]:
+def known(settings: Any) -> dict[str, Any]:
     """The caller's settings over neutral ones.
 
     Raises:
@@ -272,5 +272,5 @@ def _listed(trace: Trace) -> list[dict[str, Any]]:
     return rows
 
 
-def _readable(error: PlaygroundError) -> gr.Error:
+def readable(error: PlaygroundError) -> gr.Error:
     return gr.Error(str(error), print_exception=False)

@@ -12,6 +12,7 @@ import plotly
 from backend import Trace
 from ui import components, knobs, payloads
 from ui.api import Api
+from ui.api_experiments import ExperimentsApi
 from ui.header import Header
 from ui.lessons import load_lessons
 from ui.loading import Loader
@@ -97,6 +98,7 @@ def build(
         header.wire(state, turned, tabs, inspect, panels)
         header.restore_on(page)
         Api(loader).wire()
+        ExperimentsApi(loader).wire()
 
         def turn(session: Session, sent: Any) -> Updates:
             if session.tab == "code":

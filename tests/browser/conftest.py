@@ -57,6 +57,7 @@ def serve(loader: Loader) -> tuple[Any, str]:
         head=page_module.head(),
         footer_links=[],
         ssr_mode=False,
+        mcp_server=True,
     )
     return blocks, blocks.local_url
 

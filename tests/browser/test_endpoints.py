@@ -11,6 +11,18 @@ import pytest
 from backend import Trace
 from tests.browser.conftest import Site
 
+ENDPOINTS = (
+    "generate",
+    "score",
+    "beam_search",
+    "best_of",
+    "speculate",
+    "compare",
+    "sweep",
+    "measure",
+    "export_code",
+    "read_settings",
+)
 JSON = {"Content-Type": "application/json"}
 
 
@@ -98,7 +110,7 @@ def test_a_bad_value_is_named_and_the_next_call_works(
 
 def test_only_the_named_endpoints_are_public_and_each_is_described(site: Site) -> None:
     info = httpx.get(f"{site.url}gradio_api/info", timeout=30).json()
-    assert set(info["named_endpoints"]) == {"/generate", "/score", "/beam_search", "/best_of", "/speculate"}
+    assert set(info["named_endpoints"]) == {f"/{name}" for name in ENDPOINTS}
     assert info["unnamed_endpoints"] == {}
     parameters = info["named_endpoints"]["/generate"]["parameters"]
     assert {parameter["parameter_name"] for parameter in parameters} >= {
