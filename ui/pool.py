@@ -45,7 +45,8 @@ class PoolView:
         filled: slots in use of each block that has an owner. ref_counts: owners of each block.
         findable: blocks that can be found by content. idle: of those the free ones, next to be evicted first.
         taken: blocks that other visitors use.
-        left: the last block table of each sequence that gave its blocks back. peaks: most blocks each had.
+        left: the last block table of each sequence that gave its blocks back.
+        longest: most tokens each sequence had in the cache.
     """
 
     num_blocks: int
@@ -60,7 +61,7 @@ class PoolView:
     idle: dict[int, None] = field(default_factory=dict)
     taken: set[int] = field(default_factory=set)
     left: dict[int, list[int]] = field(default_factory=dict)
-    peaks: dict[int, int] = field(default_factory=dict)
+    longest: dict[int, int] = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage)
     _written: set[int] = field(default_factory=set)  # sequences written to since usage was last taken
 
@@ -120,7 +121,6 @@ class PoolView:
             inside = change.num_tokens - (len(table) - 1) * self.block_size
             held = max(0, min(self.block_size, inside))
             self.filled[block_id] = max(self.filled.get(block_id, 0), held)
-        self.peaks[change.sequence] = max(self.peaks.get(change.sequence, 0), len(table))
 
     def _copy(self, change: PoolChange) -> None:
         source, copy = change.block_ids
@@ -142,6 +142,7 @@ class PoolView:
             self.contents[block_id][slot:] = [token_id]
             self.filled[block_id] = max(self.filled[block_id], slot + 1)
         self.lengths[change.sequence] = change.num_tokens
+        self.longest[change.sequence] = max(self.longest.get(change.sequence, 0), change.num_tokens)
         self.findable.update(change.block_ids)
         self._written.add(change.sequence)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
+from backend import contiguous, in_blocks
 from backend.events import Finished, PoolChange, Started
 from ui.crowd import Member
 from ui.kv_state import KvState
@@ -172,7 +173,7 @@ def _block(state: KvState, shown: PoolView) -> dict[str, Any] | None:
         "id": block_id,
         "what": what,
         "refs": shown.ref_counts.get(block_id, 0),
-        "owners": owners_of(state, shown),
+        "owners": owners,
         "tokens": [state.engine.label(token_id) for token_id in tokens],
         "findable": block_id in shown.findable,
         "history": history[-6:],
@@ -264,9 +265,9 @@ def memory(state: KvState) -> dict[str, Any]:
         return {"known": False}
     usage, per_token, buffer = shown.usage, engine.kv_bytes_per_token, state.buffer
     pool_tokens = shown.num_blocks * shown.block_size
-    peaks = [count * shown.block_size for count in shown.peaks.values() if count]
-    each = sum(peaks) / len(peaks) if peaks else None
-    too_long = max(peaks, default=0) > buffer + shown.block_size - 1
+    lengths = list(shown.longest.values())
+    longest = in_blocks(lengths, shown.block_size)
+    too_long = max(lengths, default=0) > buffer
     holders = sum(bool(table) for table in shown.tables.values())
     steps = usage.num_steps
     return {
@@ -280,12 +281,14 @@ def memory(state: KvState) -> dict[str, Any]:
             "now": shown.used * shown.block_size * per_token,
             "mean": usage.allocated / steps * per_token if steps else 0,
             "waste": usage.waste,
-            "fit": int(pool_tokens // each) if each else None,
+            "longest": longest.waste,
+            "fit": pool_tokens * len(lengths) // longest.reserved if lengths else None,
         },
         "contiguous": {
             "now": holders * buffer * per_token,
             "mean": usage.sequences * buffer / steps * per_token if steps else 0,
             "waste": usage.contiguous_waste(buffer),
+            "longest": None if too_long else contiguous(lengths, buffer).waste,
             "fit": pool_tokens // buffer,
         },
     }

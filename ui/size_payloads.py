@@ -34,9 +34,10 @@ def turned(state: SizeState, shapes: Mapping[str, ModelShape], data: Any) -> Siz
         if isinstance(sent.get("config"), str):
             return replace(state, pasted=from_config(sent["config"]), shape="pasted", notice="")
         shape, precision = sent.get("shape", state.shape), sent.get("precision", state.precision)
-        if shape not in shapes and not (shape == "pasted" and state.pasted is not None):
+        known = [*shapes, *(["pasted"] if state.pasted is not None else [])]
+        if shape not in known:
             raise RequestError(f"there is no model shape {str(shape)[:40]!r}")
-        if precision not in BYTES:
+        if precision not in list(BYTES):
             raise RequestError(f"precision must be one of {', '.join(BYTES)}, got {str(precision)[:40]!r}")
         return replace(
             state,

@@ -27,7 +27,7 @@ from ui.tabs.player import halt, play
 from ui.tabs.viewer import QUIET, Updates, take_settings, whole
 
 PERIOD = 0.15  # seconds between redraws while requests run
-MAX_STAGGER, MAX_BUFFER, MAX_MEASURED = 60.0, 1_000_000, 64
+MAX_STAGGER, MAX_BUFFER, MAX_MEASURED = 60.0, 1_000_000, 40
 
 FIELDS: list[dict[str, Any]] = [
     {"name": "pool", "title": "pool", "kind": "select",
@@ -163,28 +163,28 @@ class KvCache:
 
     def _choose(self, session: Session, event: gr.EventData) -> Updates:
         """Fill the list from a set."""
-        name = event._data.get("lesson") if isinstance(event._data, dict) else None
+        name = str(event._data.get("lesson")) if isinstance(event._data, dict) else ""
         if name not in self.sets:
             return {self.bar: gr.skip()}
         if session.kv.running:
             session.kv.notice = "Requests are running: stop them before another set is put in their place."
             return self._list(session)
         session.cache.sets = ""
-        self._fill(session, str(name))
+        self._fill(session, name)
         session.kv.notice = ""
         session.settings_number += 1
         return {
             self.bar: {"chosen": name},
-            self.fields.html: self.fields.value(session.settings_number, _values(self.sets[str(name)])),
+            self.fields.html: self.fields.value(session.settings_number, _values(self.sets[name])),
             **self._list(session),
         }
 
     def _fill(self, session: Session, name: Any) -> None:
         """Put a set's requests on the list unless they are there already, or changed since."""
-        state = session.cache
-        if name in self.sets and state.sets != name and not session.kv.running:
-            state.sets = name
-            state.crowd.fill(list(self.sets[name].asks))
+        state, chosen = session.cache, self.sets.get(str(name))
+        if chosen is not None and state.sets != chosen.name and not session.kv.running:
+            state.sets = chosen.name
+            state.crowd.fill(list(chosen.asks))
 
     def _acting(self, act: Callable[[KvState, gr.EventData], None]) -> Callable[..., Updates]:
         """A handler that does something to the state, says why it cannot, and draws."""
@@ -281,7 +281,7 @@ def _read(engine: Engine, values: Mapping[str, Any]) -> tuple[Engine, float, int
         RequestError: a value has the wrong type or is out of range.
     """
     pool, stagger, buffer = values["pool"], values["stagger"], values["buffer"]
-    if pool not in POOLS:
+    if str(pool) not in POOLS:
         raise RequestError(f"pool must be one of {', '.join(POOLS)}, got {str(pool)[:40]!r}")
     if not isinstance(stagger, int | float) or not 0 <= stagger <= MAX_STAGGER:
         raise RequestError(f"seconds apart must be from 0 to {MAX_STAGGER:g}, got {str(stagger)[:40]}")

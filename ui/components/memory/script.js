@@ -25,7 +25,8 @@ function draw() {
     bar.append(fill);
     bars.append(el("span", "", word), bar, el("span", "", bytes(value[way].mean)));
   }
-  note.textContent = `Reserved on average over the run, waste likewise; now ${bytes(value.blocks.now)} in blocks, ${bytes(value.contiguous.now)} in buffers. `
+  const ends = value.contiguous.longest === null ? "" : `With every sequence at its longest, blocks waste ${percent(value.blocks.longest)} and buffers ${percent(value.contiguous.longest)}. `;
+  note.textContent = `Mean over the run; now ${bytes(value.blocks.now)} in blocks, ${bytes(value.contiguous.now)} in buffers. ` + ends
     + `One token takes ${bytes(value.bytes_per_token)} in all layers, the pool ${bytes(value.pool_bytes)}. The buffers are only computed; the blocks are the run's own.`
     + (value.too_long ? ` A sequence became longer than the buffer: such a cache could not have run it.` : "");
 }
