@@ -14,6 +14,7 @@ from backend.errors import PlaygroundError
 from backend.events import Finished, Prefilled, SampleFinished, Started, TokenDecoded, Waiting
 
 MAX_MEMBERS = 32
+CLOSING_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ class Crowd:
         self._lock = threading.RLock()
         self._open = False
         self._num_live = 0
+        self._num_readers = 0
 
     def fill(self, asks: list[Ask]) -> None:
         """Replace the list; nothing may be running."""
@@ -218,6 +220,13 @@ class Crowd:
                 self.members.remove(member)
 
     def __iter__(self) -> Iterator[Event]:
+        self._num_readers += 1
+        try:
+            yield from self._follow()
+        finally:
+            self._num_readers -= 1
+
+    def _follow(self) -> Iterator[Event]:
         while True:
             wait = self._start_due()
             if wait is None:
@@ -271,13 +280,16 @@ class Crowd:
         threading.Thread(target=pump, name="events", daemon=True).start()
 
     def close(self) -> None:
-        """End every request and start no more."""
+        """End every request and start no more; returns once whoever iterates has read their last events."""
         with self._lock:
             self._open = False
             members = list(self.members)
         for member in members:
             if member.stream is None or member.is_live:
                 self.cancel(member)
+        deadline = time.monotonic() + CLOSING_SECONDS
+        while self._num_readers and self._num_live and time.monotonic() < deadline:
+            time.sleep(0.005)
 
     def __enter__(self) -> Crowd:
         return self

@@ -223,6 +223,7 @@ def test_the_size_panel_and_a_pasted_config(tab: Any) -> None:
 
 def test_the_tab_fits_a_phone(open_page: Any) -> None:
     page = open_page(viewport={"width": 390, "height": 844})
-    opened(page)
+    page.click(".overflow-menu > button")
+    page.click(".overflow-dropdown button:has-text('KV cache')")
     page.wait_for_selector(f"{POOL}[data-frames]")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

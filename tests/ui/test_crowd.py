@@ -185,6 +185,18 @@ def test_closing_ends_everything_that_runs_waits_or_has_not_started(engine: Engi
     audit(engine)
 
 
+def test_closing_while_another_thread_reads_leaves_every_last_event_at_its_member(engine: Engine) -> None:
+    crowd = started(engine, [Ask(f"number {number}", 400) for number in range(6)])
+    reader = threading.Thread(target=lambda: list(crowd))
+    reader.start()
+    while not all(member.tokens for member in crowd.members):
+        time.sleep(0.005)
+    crowd.close()
+    assert [member.state for member in crowd.members] == ["cancelled"] * 6
+    reader.join()
+    audit(engine)
+
+
 def test_a_list_can_be_run_again_without_its_forks_and_finds_its_prompts_in_the_cache(engine: Engine) -> None:
     crowd = started(engine, [Ask(letters(random.Random(5), 50), 30)])
     until(crowd, lambda: len(crowd.members[0].tokens) >= 2)
