@@ -15,6 +15,7 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import argparse
+import itertools
 import statistics
 import threading
 import time
@@ -176,7 +177,7 @@ def main() -> None:
         return statistics.median(a / b for a, b in zip(rates[first], rates[second], strict=True))
 
     own = [f"ours, {count} at once" for count in CONCURRENT]
-    for before, after in zip(own, own[1:-1], strict=False):
+    for before, after in itertools.pairwise(own[:4]):
         print(f"{ratio(after, before):8.2f} x  {after} over {before} (target: above 1)")
     print(f"{ratio(own[3], own[0]):8.2f} x  8 at once over one (target: at least 4)")
     for name in rates:

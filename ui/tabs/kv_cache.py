@@ -28,6 +28,7 @@ from ui.tabs.viewer import QUIET, Updates, take_settings, whole
 
 PERIOD = 0.15  # seconds between redraws while requests run
 MAX_STAGGER, MAX_BUFFER, MAX_MEASURED = 60.0, 1_000_000, 40
+MAX_NEW_TOKENS, MAX_SAMPLES = 2048, 16  # of one request that is added
 
 FIELDS: list[dict[str, Any]] = [
     {"name": "pool", "title": "pool", "kind": "select",
@@ -37,10 +38,10 @@ FIELDS: list[dict[str, Any]] = [
      "step": 0.1, "hint": "Each request of the list starts this long after the one before."},
     {"name": "buffer", "title": "contiguous buffer", "kind": "number", "min": 1, "max": MAX_BUFFER,
      "step": 256, "hint": "Tokens that a cache without blocks would reserve for each sequence."},
-    {"name": "max_new_tokens", "title": "new tokens of Add", "kind": "number", "min": 1, "max": 2048,
-     "step": 1, "hint": "Limit of the request that Add puts on the list."},
-    {"name": "n", "title": "samples of Add", "kind": "number", "min": 1, "max": 16, "step": 1,
-     "hint": "Parallel samples that share the prompt's blocks."},
+    {"name": "max_new_tokens", "title": "new tokens of Add", "kind": "number", "min": 1,
+     "max": MAX_NEW_TOKENS, "step": 1, "hint": "Limit of the request that Add puts on the list."},
+    {"name": "n", "title": "samples of Add", "kind": "number", "min": 1, "max": MAX_SAMPLES,
+     "step": 1, "hint": "Parallel samples that share the prompt's blocks."},
 ]  # fmt: skip
 PROMPT = "One more request: the quickest way to learn a song is"
 NOTE = (
@@ -87,7 +88,7 @@ class KvCache:
 
     def wire(self, session: gr.State, settings: gr.HTML) -> None:
         self.drawn = [self.pool, self.requests, self.blocks, self.memory]
-        self.outputs = outputs = [*self.drawn, self.recompute, self.size, self.compose.stop]
+        self.outputs = outputs = [*self.drawn, self.recompute, self.size, self.bar, self.compose.stop]
         inputs = [session, settings, self.prompt, self.fields.html]
         for event in (self.compose.run.click, self.prompt.submit):
             event(self.start, inputs=inputs, outputs=outputs, **QUIET)
@@ -136,7 +137,7 @@ class KvCache:
             return [state.crowd]
 
         due = 0.0
-        yield {**self._list(session), **self.compose.running(True)}
+        yield {**self._list(session), self.bar: {"chosen": state.sets}, **self.compose.running(True)}
         for _ in play(view, self.loader, begin):
             if state.watch is not None and state.crowd.members:
                 view.phase = view.phase and _phase(state)
@@ -155,6 +156,11 @@ class KvCache:
         try:
             ask = Ask(prompt, values["max_new_tokens"], values["n"])
             _maker(session)(ask)  # bad values are refused here, not at the next run
+            if ask.max_new_tokens > MAX_NEW_TOKENS or ask.n > MAX_SAMPLES:
+                raise RequestError(
+                    f"at most {MAX_NEW_TOKENS:,} new tokens and {MAX_SAMPLES} samples can be added, "
+                    f"got {ask.max_new_tokens:,} and {ask.n}"
+                )
             state.crowd.add(ask)
             session.kv.notice = ""
         except PlaygroundError as error:
@@ -201,9 +207,13 @@ class KvCache:
         return handle
 
     def _measure(self, session: Session, turned: Any, prompt: str) -> Iterator[Updates]:
-        """The chosen request with a cache, then without, each alone and without anything to reuse."""
+        """The chosen request with a cache, then without, one after the other and with nothing to reuse."""
         take_settings(session, turned)
         view, state = session.measuring, session.cache
+        if session.kv.running:
+            notice = "Requests are running and would share the time: stop them first, or wait for them."
+            yield {self.recompute: recompute.payload(session.recompute, view.running, notice)}
+            return
         ask = state.chosen.ask if state.chosen else Ask(prompt)
 
         def begin(engine: Engine) -> list[Series]:
@@ -239,6 +249,7 @@ class KvCache:
             state.mark = _mark(session, engine) if engine is not None else None
         return {
             **self._live(session),
+            self.bar: {"chosen": state.sets},
             self.recompute: recompute.payload(
                 session.recompute, session.measuring.running, session.measuring.notice
             ),
