@@ -230,7 +230,7 @@ def requests(view: Shown, state: KvState, block_size: int, now: float) -> dict[s
 
 
 def _row(state: KvState, member: Member, block_size: int, now: float) -> dict[str, Any]:
-    drawn = stretches(member.events, max(0.0, now - member.offset)) if member.events else []
+    lived = stretches(member.events, max(0.0, now - member.offset)) if member.events else []
     found = figures(member.events, block_size)
     started = next((event for event in member.events if isinstance(event, Started)), None)
     finished = next((event for event in member.events if isinstance(event, Finished)), None)
@@ -253,7 +253,7 @@ def _row(state: KvState, member: Member, block_size: int, now: float) -> dict[st
         "live": member.is_live,
         "done": finished is not None,
         "stretches": [
-            [stretch.kind, member.offset + stretch.start, member.offset + stretch.end] for stretch in drawn
+            [stretch.kind, member.offset + stretch.start, member.offset + stretch.end] for stretch in lived
         ],
     }
 
@@ -262,7 +262,7 @@ def memory(state: KvState) -> dict[str, Any]:
     """The same run in blocks and in one buffer for each sequence: reserved, wasted, how many would fit."""
     shown, engine = state.live, state.engine
     if shown is None or engine is None:
-        return {"known": False}
+        return {"drawn": drawn(), "known": False}
     usage, per_token, buffer = shown.usage, engine.kv_bytes_per_token, state.buffer
     pool_tokens = shown.num_blocks * shown.block_size
     lengths = list(shown.longest.values())
@@ -271,6 +271,7 @@ def memory(state: KvState) -> dict[str, Any]:
     holders = sum(bool(table) for table in shown.tables.values())
     steps = usage.num_steps
     return {
+        "drawn": drawn(),
         "known": steps > 0,
         "buffer": buffer,
         "too_long": too_long,

@@ -9,6 +9,7 @@ from typing import Any
 
 from backend import Event
 from backend.events import Finished, Prefilled, Started, TokenDecoded
+from ui.order import drawn
 
 
 @dataclass
@@ -81,6 +82,7 @@ def payload(state: Recompute, running: bool, notice: str) -> dict[str, Any]:
     ended = [bool(events) and isinstance(events[-1], Finished) for events in state.runs]
     both = len(ended) == 2 and all(ended)
     return {
+        "drawn": drawn(),
         "running": running,
         "notice": notice,
         "prompt": state.prompt[:120],
