@@ -74,6 +74,7 @@ def pool(view: Shown, state: KvState) -> dict[str, Any]:
         "owners": owners_of(state, shown),
         "filled": [shown.filled.get(block_id, 0) for block_id in range(shown.num_blocks)],
         "refs": _refs(shown),
+        "samples": _samples(state, shown),
         "names": [member.name for member in state.crowd.members],
         "counts": {
             "used": shown.used,
@@ -92,6 +93,16 @@ def pool(view: Shown, state: KvState) -> dict[str, Any]:
 
 def _refs(shown: PoolView) -> list[int]:
     return [shown.ref_counts.get(block_id, 0) for block_id in range(shown.num_blocks)]
+
+
+def _samples(state: KvState, shown: PoolView) -> list[int]:
+    """For each block which of its request's sequences is the first to hold it, from 0."""
+    places = [0] * shown.num_blocks
+    for sequence, table in reversed(shown.tables.items()):
+        place = state.order.get(shown.runs[sequence], [sequence]).index(sequence)
+        for block_id in table:
+            places[block_id] = place
+    return places
 
 
 def blocks(view: Shown, state: KvState) -> dict[str, Any]:

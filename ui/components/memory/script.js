@@ -7,7 +7,7 @@ const bytes = (n) => (n >= 1e9 ? fixed(n / 1e9, 2) + " GB" : n >= 1e6 ? fixed(n 
 function tile(way, value) {
   const box = root.querySelector(`[data-way=${way}]`), of = value.known ? value[way] : null;
   box.querySelector("b").textContent = of && of.waste !== null ? percent(of.waste) : "–";
-  const fit = of && of.fit !== null ? `${of.fit.toLocaleString("en")} such sequences fit in the pool` : "";
+  const fit = of && of.fit !== null ? `${of.fit.toLocaleString("en")} such sequences fit in the pool, unshared` : "";
   box.querySelector("small").textContent = fit;
   box.dataset.waste = of && of.waste !== null ? of.waste : "";
 }

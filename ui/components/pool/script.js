@@ -70,7 +70,8 @@ function cell(value, block, c) {
     pen.strokeStyle = colour; pen.strokeRect(x + 0.5, y + 0.5, size - 1, size - 1);
     const shared = value.refs[block] > 1;
     if (size >= 13) {
-      const word = owner >= 0 ? value.names[owner] + (shared && size >= 22 ? "×" + value.refs[block] : "") : "…";
+      const sample = value.samples[block] && size >= 22 ? "." + (value.samples[block] + 1) : "";
+      const word = owner >= 0 ? value.names[owner] + (shared && size >= 22 ? "×" + value.refs[block] : sample) : "…";
       pen.font = `700 ${Math.min(13, Math.round(size * (word.length > 2 ? 0.42 : 0.55)))}px ${c.font}`;
       pen.textAlign = "center"; pen.textBaseline = "middle";
       pen.lineWidth = 3; pen.strokeStyle = c.panel; pen.lineJoin = "round";
@@ -145,7 +146,7 @@ function point(block) { if (block !== pointed) { pointed = block; repaint(); } }
 
 function describe(block) {
   const value = props.value, owner = value.owners[block];
-  const word = owner >= 0 ? `${value.names[owner]}, ${value.filled[block]} of ${value.block_size} slots` + (value.refs[block] > 1 ? `, ${value.refs[block]} owners` : "")
+  const word = owner >= 0 ? `${value.names[owner]}${value.samples[block] ? "." + (value.samples[block] + 1) : ""}, ${value.filled[block]} of ${value.block_size} slots` + (value.refs[block] > 1 ? `, ${value.refs[block]} owners` : "")
     : { [FREE]: "free", [REUSABLE]: "free, can be found by content", [OTHERS]: "in use by others", [ELSEWHERE]: "in use by another of your tabs" }[owner];
   return `block ${block}: ${word}`;
 }
