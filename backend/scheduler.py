@@ -237,17 +237,29 @@ class Scheduler:
         if not run.use_cache:
             return True
         blocks, (first, *others) = self._pool(run).blocks, run.wanted.sequences
-        self._reuse(run, first)
-        needed = blocks.num_needed(first, len(first)) + blocks.num_own_blocks(first, others)
+        needed = self._num_needed(run, first) + blocks.num_own_blocks(first, others)
         spare = sum(len(other.wanted.sequences) for other in self._running)
         fits = needed + spare <= blocks.num_free_blocks
-        if not fits:
-            blocks.free(first)
-        self._report_changes(run)
-        if not fits and run.waiting_for != needed:
+        if fits:
+            self._reuse(run, first)
+        elif run.waiting_for != needed:
             run.waiting_for = needed
             run.report(Waiting(needed, blocks.num_free_blocks))
         return fits
+
+    def _num_needed(self, run: Run, sequence: Sequence) -> int:
+        """Free blocks that the sequence would take, those it finds in the cache included."""
+        blocks = self._pool(run).blocks
+        parent = self._parent_of(run, sequence)
+        if sequence.block_table:
+            return blocks.num_needed(sequence, len(sequence))
+        if parent is not None and (common := blocks.num_common(sequence, parent)):
+            copied = common % blocks.block_size > 0
+            return blocks.num_blocks_for(len(sequence)) - blocks.num_blocks_for(common) + copied
+        limit = len(sequence) - run.wanted.num_logits
+        found = blocks.find(sequence.token_ids[: max(0, limit)], sequence.salt)
+        in_use = sum(blocks.ref_count(block_id) > 0 for block_id in found)
+        return blocks.num_blocks_for(len(sequence)) - in_use
 
     def _reuse(self, run: Run, sequence: Sequence) -> None:
         """Let a sequence without blocks start from what is in the cache."""
@@ -263,19 +275,22 @@ class Scheduler:
 
     def _share(self, run: Run, sequence: Sequence) -> int:
         """Start a forked run from its parent's blocks, the last one included; the tokens covered."""
+        parent = self._parent_of(run, sequence)
+        return 0 if parent is None else self._pool(run).blocks.share(sequence, parent)
+
+    def _parent_of(self, run: Run, sequence: Sequence) -> Sequence | None:
+        """Of the sequences of the run it was forked from, the one that has most in common with this one."""
         if run.parent is not None and run.parent.done:
             run.parent = None
         if run.parent is None or run.wanted.model != TARGET or run.wanted.num_logits != 1:
-            return 0
+            return None
         blocks = self._pool(run).blocks
         others = [
             other
             for other, pool in run.parent.held.items()
             if pool.blocks is blocks and other.salt == sequence.salt
         ]
-        if not others:
-            return 0
-        return blocks.share(sequence, max(others, key=lambda other: blocks.num_common(sequence, other)))
+        return max(others, key=lambda other: blocks.num_common(sequence, other), default=None)
 
     def _pool(self, run: Run) -> Pool:
         return self._pools[run.wanted.model]

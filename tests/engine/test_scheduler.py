@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from backend import Engine, Request, RequestError, Sample, SamplingParams, Trace
-from backend.events import Finished, Preempted, Prefilled, Started, TokenDecoded, Waiting
+from backend.events import BlocksChanged, Finished, Preempted, Prefilled, Started, TokenDecoded, Waiting
 from tests import models
 from tests.running import audit, finished, greedy, guarded, kinds, together, token_ids
 
@@ -161,6 +161,30 @@ def test_a_run_that_does_not_fit_waits_and_says_for_how_much() -> None:
     waits = [event for event in traces[1].events if isinstance(event, Waiting)]
     assert (waits[0].num_needed_blocks, waits[0].num_free_blocks) == (6, 3)
     assert [trace.finish_reason for trace in traces] == ["length", "length"]
+    audit(engine)
+
+
+def test_a_run_that_waits_touches_no_block_until_it_is_admitted() -> None:
+    """Not even those it will find in the cache: they stay free, and in their place among the idle ones."""
+    engine = models.engine(block_size=4, num_blocks=12, inline=True)
+    engine.generate(greedy((2,) * 24, 2))
+    idle = list(engine.block_manager.idle_contents())
+    assert len(idle) == 6
+    first = engine.stream(greedy((1,) * 20, 20))
+    while not isinstance(next(first), TokenDecoded):
+        pass
+    second = engine.stream(greedy((2,) * 24 + (3,) * 9, 4))
+    told = [next(second), next(second)]
+    assert kinds(told) == ["Started", "Waiting"]
+    # 9 blocks in all; what it finds is free as well, and there is one to spare for the other.
+    assert (told[1].num_needed_blocks, told[1].num_free_blocks) == (9, 7)
+    for _ in range(3):
+        next(first)
+    assert list(engine.block_manager.idle_contents()) == idle
+    first.close()
+    rest = list(second)
+    assert next(e.operation for e in rest if isinstance(e, BlocksChanged)) == "reuse"
+    assert finished(rest).num_cached_tokens == 24
     audit(engine)
 
 

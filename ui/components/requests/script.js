@@ -68,7 +68,7 @@ function draw() {
     put(at.cells[5], row.per_token === null ? "" : `${fixed(row.per_token * 1000, 0)} ms`);
     put(at.cells[6], row.hits === null ? "" : `${row.hits} / ${row.misses}`);
     at.fork.disabled = !row.live; at.fork.hidden = !row.live;
-    at.fork.title = `Continue ${row.name} a second time from where it is; both share its blocks`;
+    at.fork.title = `Continue ${row.name} a second time from where it is; both share its blocks. Its luck is its own; at temperature 0 there is none, so it repeats ${row.name}`;
     at.remove.title = row.live ? `Cancel ${row.name} and free its blocks` : `Take ${row.name} off the list`;
     at.remove.setAttribute("aria-label", at.remove.title);
     at.remove.hidden = value.running && !row.live && row.state !== "not started";
