@@ -85,6 +85,8 @@ def summary(request: Request) -> str:
         return ", ".join(["greedy", *(f"{title(knob)} {getattr(params, knob):g}" for knob in others)])
     changed = [knob for knob in KNOBS if getattr(params, knob) != getattr(neutral, knob)]
     shown = [f"{title(knob)} {getattr(params, knob):g}" for knob in changed]
+    if isinstance(params.order, str) and len(changed) > 1:
+        shown.append(f"order of {params.order}")
     return ", ".join(shown) or "pure sampling, nothing switched on"
 
 

@@ -92,15 +92,28 @@ def _request(base: Request, name: str, lane: Any) -> Request:
     if not isinstance(lane, dict):
         raise RequestError(f"lane {name} must map names to values, got {lane!r}")
     for key in lane:
-        if key not in (*KNOBS, "num_beams"):
+        if key not in (*KNOBS, "num_beams", "order"):
             raise RequestError(f"lane {name} has the unknown setting {str(key)[:40]!r}")
     own = {knob: lane.get(knob, getattr(SamplingParams(), knob)) for knob in KNOBS}
     try:
         beams = BeamSearch(num_beams=lane.get("num_beams", 1))
-        sampling = replace(base.sampling, **own)
+        sampling = replace(base.sampling, **own, order=lane.get("order") or base.sampling.order)
     except RequestError as error:
         raise RequestError(f"lane {name}: {error}") from None
     return replace(base, sampling=sampling, strategy=beams if beams.num_beams > 1 else Sample())
+
+
+@dataclass(frozen=True)
+class LaneFields:
+    """The Compare tab's own settings, as a lesson gives them."""
+
+    lanes: list[dict[str, Any]]
+    human: str = ""
+
+    def __post_init__(self) -> None:
+        requests("-", knobs.DEFAULTS, self.lanes, "")
+        if not isinstance(self.human, str):
+            raise RequestError(f"human must be text, got {self.human!r}")
 
 
 def of_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,10 +11,16 @@ import yaml
 
 from backend.errors import RequestError
 from backend.request import BeamSearch, BestOf, SamplingParams, Speculative
+from ui.lanes import LaneFields
 from ui.presets import PresetError, check_keys
 
 LESSONS_FOLDER = Path(__file__).parent.parent / "presets" / "lessons"
-STRATEGIES: dict[str, type] = {"beams": BeamSearch, "samples": BestOf, "speculate": Speculative}
+STRATEGIES: dict[str, type] = {
+    "beams": BeamSearch,
+    "samples": BestOf,
+    "speculate": Speculative,
+    "compare": LaneFields,
+}
 
 
 @dataclass(frozen=True)
@@ -22,10 +28,11 @@ class Lesson:
     """A prompt with settings under which something can be seen.
 
     Attributes:
-        name: the file's name without suffix. tab: where it is run, "beams" or "samples".
+        name: the file's name without suffix. tab: where it is run.
         look_for: what there is to see.
         fields: the tab's own settings that differ from its start values: fields of its strategy.
         settings: the knobs it sets; those not named are neutral.
+        question, answer: something to think about before the answer is shown; both or neither.
     """
 
     name: str
@@ -38,6 +45,8 @@ class Lesson:
     settings: SamplingParams
     chat: bool = False
     seed: int | None = None
+    question: str = ""
+    answer: str = ""
 
 
 def load_lessons(folder: Path = LESSONS_FOLDER) -> list[Lesson]:
@@ -53,7 +62,7 @@ def load_lessons(folder: Path = LESSONS_FOLDER) -> list[Lesson]:
 
 _TEXTS = ("title", "prompt", "look_for")
 _REQUIRED = ("position", "tab", *_TEXTS, "max_new_tokens")
-_OPTIONAL = ("fields", "settings", "chat", "seed")
+_OPTIONAL = ("fields", "settings", "chat", "seed", "question", "answer")
 
 
 def _read(path: Path) -> tuple[int, Lesson]:
@@ -74,6 +83,9 @@ def _read(path: Path) -> tuple[int, Lesson]:
         raise PresetError(f"{name}: tab must be one of {', '.join(STRATEGIES)}, got {data['tab']!r}")
     if type(data.get("chat", False)) is not bool:
         raise PresetError(f"{name}: chat must be true or false, got {data['chat']!r}")
+    for key in ("question", "answer"):
+        if not isinstance(data.get(key, ""), str) or bool(data.get("question")) != bool(data.get("answer")):
+            raise PresetError(f"{name}: question and answer must both be text, or both be left out")
     seed = data.get("seed")
     if seed is not None and (type(seed) is not int or seed < 0):
         raise PresetError(f"{name}: seed must be a whole number from 0, got {seed!r}")
@@ -88,6 +100,8 @@ def _read(path: Path) -> tuple[int, Lesson]:
         settings=_checked(f"{name}: settings", SamplingParams, data.get("settings", {}))[1],
         chat=data.get("chat", False),
         seed=seed,
+        question=" ".join(data.get("question", "").split()),
+        answer=" ".join(data.get("answer", "").split()),
     )
     return data["position"], lesson
 

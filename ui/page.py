@@ -25,6 +25,7 @@ from ui.tabs.code import Code
 from ui.tabs.compare import Compare
 from ui.tabs.inspect import Inspect
 from ui.tabs.kv_cache import KvCache
+from ui.tabs.lab import Lab
 from ui.tabs.panel import Panel
 from ui.tabs.samples import Samples
 from ui.tabs.score import Score
@@ -86,15 +87,18 @@ def build(
                     kv_cache = KvCache(loader, load_request_sets(), load_model_shapes())
                 with _tab(Score) as opened["score"]:
                     score = Score(loader)
+                with _tab(Lab) as opened["lab"]:
+                    lab = Lab(loader, lessons)
                 with _tab(Code) as opened["code"]:
                     code = Code(loader)
-        panels: list[Panel] = [inspect, compare, sweep, beams, samples, speculate, kv_cache, score, code]
+        panels: list[Panel] = [inspect, compare, sweep, beams, samples, speculate, kv_cache, score, lab, code]
         for panel in panels:
             panel.wire(state, turned)
             _draw_when_opened(opened[panel.name], panel, state, turned)
         inspect.wire_branches_of(score.viewer, tabs, state)
         compare.wire_inspect(inspect, state, turned)
         sweep.wire_inspect(inspect, state, turned)
+        lab.wire_lessons([compare.lessons, beams.lessons, samples.lessons], tabs, state)
         header.wire(state, turned, tabs, inspect, panels)
         header.restore_on(page)
         Api(loader).wire()

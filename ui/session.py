@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from backend import Request, SamplingParams, Trace
 from backend.events import Event, Finished, Preempted, Prefilled, Started, TokenDecoded, Waiting
+from backend.sweep import Outcome
 from ui.beam_tree import BeamTree
 from ui.kv_state import KvState
 from ui.lanes import Lanes
@@ -173,6 +174,8 @@ class Session:
         self.code: View = View()
         self.exported: tuple[str, dict[str, Any]] | None = None
         self.imported = ""
+        self.lab, self.num_wanted = View(), 0
+        self.measured: list[Outcome] = []
         self.views = {
             "inspect": self.inspect,
             "score": self.score,
@@ -183,6 +186,7 @@ class Session:
             "kv": self.kv,
             "sweep": self.sweep,
             "code": self.code,
+            "lab": self.lab,
         }
         self.settings = dict(settings or {})
         self.tab = "inspect"

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from backend import BeamSearch, BestOf
+from ui import lanes
 from ui.lessons import LESSONS_FOLDER, load_lessons
 from ui.presets import PresetError
-from ui.tabs import beams, samples
+from ui.tabs import beams, compare, samples
 from ui.tabs.lesson_bar import settings, values
 
 VALID = """
@@ -27,7 +28,7 @@ fields:
 def test_every_lesson_of_the_folder_loads_and_makes_a_request() -> None:
     lessons = load_lessons()
     assert len(lessons) == len(list(LESSONS_FOLDER.glob("*.yaml"))) >= 7
-    assert {lesson.tab for lesson in lessons} >= {"beams", "samples"}
+    assert {lesson.tab for lesson in lessons} >= {"beams", "samples", "compare"}
     for lesson in lessons:
         if lesson.tab == "beams":
             asked = beams.request(lesson.prompt, settings(lesson), values(lesson, beams.START), "")
@@ -38,6 +39,12 @@ def test_every_lesson_of_the_folder_loads_and_makes_a_request() -> None:
             )
             assert asked.strategy == BestOf(lesson.fields["n"], "mbr")
             assert asked.sampling == lesson.settings
+        elif lesson.tab == "compare":
+            fields = values(lesson, compare.START)
+            made = lanes.requests(lesson.prompt, settings(lesson), fields["lanes"], "")
+            assert len(made) == len(lesson.fields["lanes"])
+            assert fields["max_new_tokens"] == lesson.max_new_tokens
+            continue
         else:
             continue
         assert (asked.max_new_tokens, asked.chat, asked.seed) == (
@@ -45,6 +52,12 @@ def test_every_lesson_of_the_folder_loads_and_makes_a_request() -> None:
             lesson.chat,
             lesson.seed,
         )
+
+
+def test_every_lesson_asks_one_question_and_answers_it() -> None:
+    for lesson in load_lessons():
+        assert lesson.question.endswith("?"), lesson.name
+        assert lesson.answer, lesson.name
 
 
 def test_the_stop_rule_of_a_lesson_reaches_the_request(tmp_path: Path) -> None:
@@ -75,6 +88,11 @@ def test_the_stop_rule_of_a_lesson_reaches_the_request(tmp_path: Path) -> None:
             r"a\.yaml: max_new_tokens must be a whole number from 1, got 0",
         ),
         ("a: [", r"a\.yaml is not YAML"),
+        (VALID + "question: Why?\n", r"a\.yaml: question and answer must both be text, or both be left out"),
+        (
+            VALID.replace("tab: beams", "tab: compare").replace("num_beams: 2", "lanes: [{}]"),
+            r"a\.yaml: fields: a comparison takes 2 to 8 lanes, got 1",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_with_file_and_key(tmp_path: Path, text: str, message: str) -> None:

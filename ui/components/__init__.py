@@ -40,6 +40,9 @@ NAMES = (
     "size",
     "sweep",
     "code",
+    "lessonlist",
+    "table1",
+    "worked",
 )
 
 

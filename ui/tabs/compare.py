@@ -11,6 +11,7 @@ import gradio as gr
 from backend import Engine, EventStream
 from backend.errors import PlaygroundError, RequestError
 from backend.events import TokenDecoded
+from backend.request import ORDERS
 from ui import compare_payloads, components, knobs, lane_plots, lanes, tables
 from ui.lessons import Lesson
 from ui.loading import Loader
@@ -32,6 +33,7 @@ SPEC: dict[str, Any] = {
         {"name": knob.name, "title": TITLES[knob.name], "step": knob.step, "neutral": knob.neutral}
         for knob in knobs.KNOBS
     ],
+    "orders": list(ORDERS),
     "max_lanes": lanes.MAX_LANES,
     "min_lanes": lanes.MIN_LANES,
     "max_tokens": MAX_TOKENS,
@@ -42,9 +44,7 @@ START: dict[str, Any] = {
     "human": "",
 }
 PROMPT = "Once upon a time, there was a little"
-NOTE = (
-    "Seed, order, bias, stop strings and chat come from the knobs on the left and are the same for all lanes."
-)
+NOTE = "Seed, bias, stop strings and chat come from the knobs on the left and are the same for all lanes."
 
 
 class Compare:

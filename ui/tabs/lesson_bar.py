@@ -20,21 +20,27 @@ class LessonBar:
     def __init__(self, tab: str, lessons: Iterable[Lesson]):
         self.lessons = {lesson.name: lesson for lesson in lessons if lesson.tab == tab}
         spec = [
-            {"name": lesson.name, "title": lesson.title, "look_for": lesson.look_for}
+            {name: getattr(lesson, name) for name in ("name", "title", "look_for", "question", "answer")}
             for lesson in self.lessons.values()
         ]
         self.bar = components.build("lessons", {"chosen": None}, f"pg-{tab}-lessons", spec=spec)
 
     def wire(self, session: gr.State, turned: gr.HTML, prompt: gr.Textbox, fields: Fields) -> None:
         self.turned, self.prompt, self.fields = turned, prompt, fields
-        outputs = [self.bar, prompt, self.fields.html, turned]
-        self.bar.choose(self._choose, inputs=[session], outputs=outputs, **QUIET)
+        self.bar.choose(self._choose, inputs=[session], outputs=self.outputs, **QUIET)
 
     def _choose(self, session: Session, event: gr.EventData) -> Updates:
         name = event._data.get("lesson") if isinstance(event._data, dict) else None
-        lesson = self.lessons.get(str(name))
-        if lesson is None:
-            return {self.bar: gr.skip()}
+        return self.put(session, str(name)) if str(name) in self.lessons else {self.bar: gr.skip()}
+
+    @property
+    def outputs(self) -> list[Any]:
+        """What `put` updates."""
+        return [self.bar, self.prompt, self.fields.html, self.turned]
+
+    def put(self, session: Session, name: str) -> Updates:
+        """Put a lesson's settings in place."""
+        lesson = self.lessons[name]
         session.settings = settings(lesson)
         session.settings_number += 1
         number = session.settings_number  # one that the components have not accepted yet

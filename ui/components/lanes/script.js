@@ -6,7 +6,7 @@ const columns = [...SPEC.knobs, { name: "num_beams", title: "beams", step: 1, ne
 let values = {}, accepted = null;
 
 const title = el("tr");
-title.append(el("th", "", ""), ...columns.map((knob) => el("th", "", knob.title)), el("th", "", ""));
+title.append(el("th", "", ""), ...columns.map((knob) => el("th", "", knob.title)), el("th", "", "order"), el("th", "", ""));
 head.append(title);
 
 function commit(change) {
@@ -41,6 +41,18 @@ function row(lane, place) {
     cell.append(input);
     line.append(cell);
   }
+  const order = el("select"), holder = el("td");
+  order.dataset.knob = "order";
+  order.setAttribute("aria-label", `lane ${name.textContent}: order of the stages`);
+  for (const [value, text] of [["", "as knobs"], ...SPEC.orders.map((item) => [item, item])]) order.append(new Option(text, value));
+  order.value = lane.order || "";
+  order.addEventListener("change", () => {
+    const next = { ...values.lanes[place], order: order.value };
+    if (!order.value) delete next.order;
+    setLane(place, next);
+  });
+  holder.append(order);
+  line.append(holder);
   const tools = el("td", "pg-lane-tools");
   const take = el("button", "pg-tool", "← knobs"), drop = el("button", "pg-tool", "×");
   take.type = drop.type = "button";

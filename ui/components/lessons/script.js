@@ -13,6 +13,11 @@ for (const lesson of SPEC) {
 function draw() {
   const chosen = SPEC.find((lesson) => lesson.name === props.value?.chosen);
   for (const button of bar.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.lesson === chosen?.name));
+  const ask = root.querySelector(".pg-lessons-ask");
+  ask.hidden = !chosen?.question;
+  if (ask.dataset.lesson !== chosen?.name) { ask.open = false; ask.dataset.lesson = chosen?.name || ""; }
+  ask.querySelector("summary").textContent = chosen?.question || "";
+  ask.querySelector("p").textContent = chosen?.answer || "";
   look.hidden = !chosen;
   look.textContent = chosen ? chosen.look_for : "";
 }

@@ -1,0 +1,82 @@
+"""The Lab in a real browser: every lesson runs on the bundled model, the table fills, the sliders answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import Site, text_of, until
+from ui.lessons import Lesson, load_lessons
+
+TABLE = ".pg-table1"
+VIEWS = {"compare": ".pg-compare", "samples": ".pg-samples", "beams": ".pg-tree"}
+TITLES = {"compare": "Compare", "samples": "Samples", "beams": "Beams"}
+
+
+@pytest.fixture
+def tab(page: Any) -> Any:
+    page.click('button[role="tab"]:has-text("Lab")')
+    page.locator(".pg-lessonlist").wait_for(state="visible")
+    return page
+
+
+def test_every_lesson_opens_with_its_settings_and_runs(tab: Any) -> None:
+    lessons = [lesson for lesson in load_lessons() if lesson.tab in VIEWS]
+    assert tab.locator(".pg-lessonlist [data-lesson]").count() == len(lessons) >= 17
+    for lesson in lessons:
+        tab.click('button[role="tab"]:has-text("Lab")')
+        tab.click(f'.pg-lessonlist [data-lesson="{lesson.name}"]')
+        run_short(tab, lesson)
+
+
+def run_short(page: Any, lesson: Lesson) -> None:
+    """The lesson as it was put in place, with few tokens."""
+    panel = f".pg-tab-{lesson.tab}"
+    page.locator(f"#pg-{lesson.tab}-prompt textarea").wait_for(state="visible")
+    page.wait_for_function(
+        "([query, text]) => document.querySelector(query).value === text",
+        arg=[f"#pg-{lesson.tab}-prompt textarea", lesson.prompt],
+    )
+    page.wait_for_selector(f"{panel} .pg-lessons-look:has-text({lesson.look_for[:30]!r})")
+    limit = page.locator(f'{panel} [data-field="max_new_tokens"]').first
+    until(lambda: limit.input_value() == str(lesson.max_new_tokens), f"the fields of {lesson.name}")
+    limit.fill("3")
+    view = f"{panel} {VIEWS[lesson.tab]}"
+    before = page.locator(view).first.get_attribute("data-number")
+    page.click(f"#pg-{lesson.tab}-run")
+    page.wait_for_selector(f"{view}:not([data-number='{before}']):not(.pg-running)")
+    if lesson.tab == "compare":
+        page.wait_for_selector(f"{view}.pg-explained")
+        assert page.locator(f"{view} .pg-lane:not([data-human])").count() == len(lesson.fields["lanes"])
+    assert page.locator(f"{panel} .pg-notice:not([hidden])").count() == 0
+
+
+def test_the_table_is_measured_with_progress_and_can_be_stopped(tab: Any, site: Site) -> None:
+    blocks = site.engine.block_manager
+    start = blocks.num_free_blocks
+    tab.fill("#pg-lab-prompt textarea", "The sea\nThe old man\nOnce upon a time")
+    tab.fill('#pg-lab-fields [data-field="max_new_tokens"]', "6")
+    tab.click("#pg-lab-run")
+    tab.wait_for_selector(f'{TABLE}[data-done="18"]:not(.pg-running)')
+    assert (
+        tab.locator(f'{TABLE} [data-table=measured] [data-column="texts"]').all_text_contents() == ["3"] * 6
+    )
+    verdict = text_of(tab, f"{TABLE} .pg-table1-verdict")
+    assert "Only 3 texts" in verdict
+    assert tab.locator(f"{TABLE} [data-table=published] tbody tr").count() == 6
+    tab.fill('#pg-lab-fields [data-field="max_new_tokens"]', "200")
+    tab.click("#pg-lab-run")
+    tab.wait_for_selector(f"{TABLE}.pg-running")
+    tab.click("#pg-lab-stop")
+    tab.wait_for_selector(f"{TABLE}:not(.pg-running)")
+    until(lambda: blocks.num_free_blocks == start, "free blocks", seconds=20)
+
+
+def test_the_calculators_answer(tab: Any) -> None:
+    card = '.pg-workcard[data-card="nucleus"]'
+    assert text_of(tab, f"{card} [data-fact=kept] b") == "4"
+    tab.fill(f'{card} [data-input="top_p"]', "0.5")
+    tab.wait_for_selector(f"{card} [data-fact=kept] b:text-is('2')")
+    tab.fill(f'{card} [data-input="probabilities"]', "0.9, 0.9")
+    tab.wait_for_selector(f"{card} .pg-stale:has-text('add up to at most 1')")

@@ -1,0 +1,35 @@
+// The measured table beside the published one; cells are patched as texts come in.
+const { el } = window.Playground;
+const root = element.querySelector(".pg-table1");
+const part = (query) => root.querySelector(query);
+part("[data-act=csv]").addEventListener("click", () => trigger("csv", {}));
+function table(name, columns, rows) {
+  const head = el("tr"), holder = part(`[data-table=${name}]`);
+  head.append(...columns.map((text) => el("th", "", text)));
+  holder.querySelector("thead").replaceChildren(head);
+  holder.querySelector("tbody").replaceChildren(...rows.map((row) => {
+    const line = el("tr");
+    line.dataset.method = row.name;
+    line.append(el("th", "", row.cells[0]), ...row.cells.slice(1).map((text, i) => { const cell = el("td", "", text); cell.dataset.column = columns[i + 1]; return cell; }));
+    return line;
+  }));
+}
+function draw() {
+  const value = props.value;
+  if (!value) return;
+  root.dataset.number = value.number;
+  root.dataset.done = value.done;
+  root.classList.toggle("pg-running", value.running);
+  part(".pg-notice").hidden = !value.notice;
+  part(".pg-notice").textContent = value.notice;
+  part("progress").hidden = !value.running;
+  part("progress").value = value.total ? value.done / value.total : 0;
+  part(".pg-phase").textContent = value.running ? `${value.phase}: ${value.done} of ${value.total} texts` : value.done ? `${value.done} of ${value.total} texts` : "Press Measure: every prompt is continued by every method. On two cores this takes some minutes.";
+  part("[data-act=csv]").hidden = value.done === 0;
+  part(".pg-table1-source").textContent = value.source;
+  part(".pg-table1-verdict").textContent = value.verdict;
+  table("measured", value.columns, value.measured);
+  table("published", value.columns, value.published);
+}
+watch("value", draw);
+draw();
