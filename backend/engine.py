@@ -25,6 +25,7 @@ from backend.events import Event, Finished, Started, TokenDecoded
 from backend.grammar.compiler import Compiled, Compiler
 from backend.grammar.constraint import Constraint
 from backend.grammar.matcher import Tokens
+from backend.grammar.verdict import Verdict, judge
 from backend.kv.block_manager import BlockManager
 from backend.model import catalogue
 from backend.model.bundled import NAME as BUNDLED
@@ -311,6 +312,14 @@ class Engine:
             GrammarError: it is wrong, cannot be enforced exactly, or takes too long; names the place.
         """
         return self._compiler.compile(grammar)
+
+    def judge(self, grammar: Grammar, text: str) -> Verdict:
+        """What an independent reader says of any text under a grammar.
+
+        Raises:
+            GrammarError: as check_grammar.
+        """
+        return judge(self.check_grammar(grammar), text, None)
 
     def peek(self, request: Request) -> Peeked:
         """What draft and target make of the next token of a speculative request, without drawing it.

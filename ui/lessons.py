@@ -13,6 +13,7 @@ from backend.errors import RequestError
 from backend.request import BeamSearch, BestOf, SamplingParams, Speculative
 from ui.lanes import LaneFields
 from ui.presets import PresetError, check_keys
+from ui.structure import StructureFields
 
 LESSONS_FOLDER = Path(__file__).parent.parent / "presets" / "lessons"
 STRATEGIES: dict[str, type] = {
@@ -20,6 +21,7 @@ STRATEGIES: dict[str, type] = {
     "samples": BestOf,
     "speculate": Speculative,
     "compare": LaneFields,
+    "structure": StructureFields,
 }
 
 
@@ -28,9 +30,9 @@ class Lesson:
     """A prompt with settings under which something can be seen.
 
     Attributes:
-        name: the file's name without suffix. tab: where it is run.
+        name: the file's name without suffix. tab: where it is run, a key of STRATEGIES.
         look_for: what there is to see.
-        fields: the tab's own settings that differ from its start values: fields of its strategy.
+        fields: the tab's own settings that differ from its start values: fields of what STRATEGIES names.
         settings: the knobs it sets; those not named are neutral.
         question, answer: something to think about before the answer is shown; both or neither.
     """

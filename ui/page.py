@@ -31,6 +31,8 @@ from ui.tabs.samples import Samples
 from ui.tabs.score import Score
 from ui.tabs.speculate import FOLDER as SPECULATION
 from ui.tabs.speculate import Speculate
+from ui.tabs.structure import FOLDER as GRAMMARS
+from ui.tabs.structure import Structure
 from ui.tabs.sweep import SweepTab
 from ui.tabs.viewer import QUIET, Updates, take_settings
 
@@ -85,13 +87,16 @@ def build(
                     speculate = Speculate(loader, load_lessons(SPECULATION))
                 with _tab(KvCache) as opened["kv"]:
                     kv_cache = KvCache(loader, load_request_sets(), load_model_shapes())
+                with _tab(Structure) as opened["structure"]:
+                    structure = Structure(loader, load_lessons(GRAMMARS))
                 with _tab(Score) as opened["score"]:
                     score = Score(loader)
                 with _tab(Lab) as opened["lab"]:
                     lab = Lab(loader, lessons)
                 with _tab(Code) as opened["code"]:
                     code = Code(loader)
-        panels: list[Panel] = [inspect, compare, sweep, beams, samples, speculate, kv_cache, score, lab, code]
+        panels: list[Panel] = [inspect, compare, sweep, beams, samples, speculate, kv_cache]
+        panels += [structure, score, lab, code]
         for panel in panels:
             panel.wire(state, turned)
             _draw_when_opened(opened[panel.name], panel, state, turned)

@@ -19,6 +19,7 @@ from ui.recompute import Recompute
 from ui.size_payloads import SizeState
 from ui.speculation import Speculation
 from ui.sweep_table import Table
+from ui.structure import StructureState
 
 Source = Literal["empty", "recording", "run", "score", "import"]
 
@@ -169,6 +170,7 @@ class Session:
         self.speculate, self.speculation = View(), Speculation()
         self.compare, self.lanes = View(), Lanes()
         self.kv, self.cache = View(), KvState()
+        self.structure, self.constrained = View(), StructureState()
         self.measuring, self.recompute, self.size = View(), Recompute(), SizeState()
         self.sweep, self.swept, self.measure = View(), Table(), "perplexity"
         self.code: View = View()
@@ -187,6 +189,7 @@ class Session:
             "sweep": self.sweep,
             "code": self.code,
             "lab": self.lab,
+            "structure": self.structure,
         }
         self.settings = dict(settings or {})
         self.tab = "inspect"

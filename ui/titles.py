@@ -13,6 +13,7 @@ TITLES = {
     "presence_penalty": "presence",
     "no_repeat_ngram_size": "no-repeat",
     "logit_bias": "bias",
+    "grammar": "grammar",
 }
 
 

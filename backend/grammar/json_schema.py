@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backend.errors import GrammarError
-from backend.grammar import patterns, validation
+from backend.grammar import patterns, rules, validation
 from backend.grammar.formats import PATTERNS as FORMATS
 
 MAX_DEPTH = 64
@@ -92,7 +92,8 @@ class Admitted:
 
     Attributes:
         root: its top; `definitions` are what its $refs name.
-        patterns: by the name that a "pattern", or a key of patternProperties, holds in the small form.
+        patterns: by the name that a "pattern" ("string0") or a key of patternProperties ("key0") has in the
+            small form.
         notes: where less than the schema allows can be produced, one sentence each.
     """
 
@@ -579,12 +580,20 @@ class _Admission:
                 "a length beside this pattern is not enforced by xgrammar; put it into the pattern, or "
                 "choose llguidance",
             )
-        if not patterns.has_writable_text(within):
+        if not rules.has_writable_text(within):
             raise Impossible(path, "no string has both this pattern and this length")
+        within = self._countable(within, path)
         return {"type": "string", "pattern": self._named(within)} | lengths
 
-    def _named(self, node: patterns.Node) -> str:
-        name = f"pattern{len(self._patterns)}"
+    def _countable(self, node: patterns.Node, path: str) -> patterns.Node:
+        """What xgrammar can count fast."""
+        if self._takes_lengths or rules.counted_plainly(node) == node:
+            return node
+        self._note(f"the string at {path or 'the top'} holds no quotes, backslashes and line breaks")
+        return rules.counted_plainly(node)
+
+    def _named(self, node: patterns.Node, kind: str = "string") -> str:
+        name = f"{kind}{len(self._patterns)}"
         self._patterns[name] = node
         return name
 
@@ -706,7 +715,7 @@ class _Admission:
             raise _refusal("patternProperties", path, str(error)) from None
         try:
             value = self._node(part, place)
-            if not patterns.has_writable_text(key):
+            if not rules.has_writable_text(key):
                 raise Impossible(place, "no key has this pattern")
         except Impossible as error:
             if low:
@@ -716,7 +725,7 @@ class _Admission:
             self._note(f"the object at {path or 'the top'} has only keys of its pattern")
         return {
             "type": "object",
-            "patternProperties": {self._named(key): value},
+            "patternProperties": {self._named(self._countable(key, place), "key"): value},
             "additionalProperties": False,
         } | counts
 

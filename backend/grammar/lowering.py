@@ -8,6 +8,7 @@ from typing import Any
 
 from backend.errors import GrammarError
 from backend.grammar import ebnf, json_schema, json_source, patterns
+from backend.grammar.rules import written
 from backend.request import Grammar
 
 KINDS = {
@@ -40,9 +41,9 @@ class Lowered:
     """A grammar ready for an engine, as plain values that travel to another process.
 
     Attributes:
-        kind: a field of request.Grammar. source: a JSON document with patterns by name, a rule's right side
-            (xgrammar) or pattern (llguidance), GBNF, or a structural tag.
-        rules: right sides of rules for the names in source.
+        kind: a field of request.Grammar. source: a JSON document with patterns by name, GBNF, a pattern
+            (llguidance), or a structural tag.
+        rules: GBNF for the patterns named in source.
         notes: how less than was asked for can be produced, one sentence each.
     """
 
@@ -85,12 +86,15 @@ def placeholder(name: str) -> str:
 def _schema(schema: Any, engine: str) -> Lowered:
     admitted = json_schema.admit(schema, takes_lengths=engine == "llguidance")
     if engine == "llguidance":
-        written = {name: f"^{patterns.to_pattern(node)}$" for name, node in admitted.patterns.items()}
+        texts = {name: f"^{patterns.to_pattern(node)}$" for name, node in admitted.patterns.items()}
         document = admitted.document(
-            lambda name: {"type": "string", "pattern": written[name]}, lambda name: written[name]
+            lambda name: {"type": "string", "pattern": texts[name]}, lambda name: texts[name]
         )
         return Lowered("json_schema", document, {}, tuple(admitted.notes))
-    rules = {name: patterns.to_rule(node, in_json=True) for name, node in admitted.patterns.items()}
+    rules = {
+        name: written(node, name, in_json=True, quoted=name.startswith("string"))
+        for name, node in admitted.patterns.items()
+    }
     document = admitted.document(lambda name: {"enum": [placeholder(name)]}, placeholder)
     return Lowered("json_schema", document, rules, tuple(admitted.notes))
 
@@ -114,7 +118,7 @@ def _regex(text: str, engine: str) -> Lowered:
         raise GrammarError("no text matches the pattern", keyword="pattern")
     if engine == "llguidance":
         return Lowered("regex", patterns.to_pattern(node), {}, ())
-    return Lowered("regex", patterns.to_rule(node, in_json=False), {}, ())
+    return Lowered("regex", written(node, ebnf.ROOT), {}, ())
 
 
 def _structural_tag(text: str) -> Lowered:
@@ -136,8 +140,8 @@ def _tag_format(node: Any, path: str, rules: dict[str, str], notes: dict[str, No
     if kind == "json_schema":
         return _embedded_schema(node, path, notes)
     if kind == "regex":
-        source = patterns.to_rule(patterns.parse(str(node.get("pattern"))), in_json=False)
-        return {"type": "grammar", "grammar": f"root ::= {source}"}
+        source = written(patterns.parse(str(node.get("pattern"))), ebnf.ROOT)
+        return {"type": "grammar", "grammar": source}
     if kind == "grammar":
         if node.get("syntax", "ebnf") != "ebnf":
             raise GrammarError(f"syntax at {path}/syntax: only ebnf is supported", pointer=f"{path}/syntax")

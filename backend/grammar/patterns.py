@@ -2,7 +2,7 @@
 
 A pattern is parsed into sets, sequences, choices and repetitions of characters. Whatever lies outside of
 that (look-around, back references, word boundaries, flags, named groups) is refused with its place. From the
-tree a pattern is written anew for an engine: a grammar rule for xgrammar, a plain pattern for llguidance.
+tree a pattern is written anew for an engine: grammar rules for xgrammar (rules.py), a pattern for llguidance.
 """
 
 from __future__ import annotations
@@ -415,71 +415,8 @@ def limited(node: Node, low: int, high: int | None) -> Node | None:
     return _concat(bounds if item is repeat else item for item in items)
 
 
-# --- written for xgrammar: the right side of a grammar rule ---
-
-
-def to_rule(node: Node, in_json: bool) -> str:
-    """A pattern as the right side of an EBNF rule, in brackets.
-
-    `in_json`: for the inside of a JSON string. Characters that JSON must escape are written escaped, each in
-    one way: quote and backslash, and the control characters that have a short form; other control
-    characters are left out.
-    """
-    if isinstance(node, Chars):
-        return _json_class(node.ranges) if in_json else _class(node.ranges)
-    if isinstance(node, Repeat):
-        high = "" if node.high is None else str(node.high)
-        if node.high == 0:
-            return '("")'
-        return f"({to_rule(node.item, in_json)}{{{node.low},{high}}})"
-    if isinstance(node, Choice):
-        return "(" + " | ".join(to_rule(option, in_json) for option in node.options) + ")"
-    return "(" + (" ".join(to_rule(item, in_json) for item in node.items) or '""') + ")"
-
-
-def _class(ranges: Ranges) -> str:
-    def code(value: int) -> str:
-        return f"\\u{value:04x}" if value <= 0xFFFF else f"\\U{value:08x}"
-
-    if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
-        return f'"{code(ranges[0][0])}"'
-    return "[" + "".join(code(a) if a == b else f"{code(a)}-{code(b)}" for a, b in ranges) + "]"
-
-
-_MUST_ESCAPE = union([(0, 0x1F), (0x22, 0x22), (0x5C, 0x5C)])
-_SHORT_FORMS = {0x22: '"', 0x5C: "\\", 8: "b", 9: "t", 10: "n", 12: "f", 13: "r"}
-
-
-def _json_class(ranges: Ranges) -> str:
-    plain = complement(_MUST_ESCAPE, ranges)
-    escaped = [form for code, form in _SHORT_FORMS.items() if intersection(ranges, ((code, code),))]
-    options = [_class(plain)] if plain else []
-    if escaped:
-        options.append('"\\\\" ' + _class(union((ord(form), ord(form)) for form in escaped)))
-    return "(" + " | ".join(options) + ")"
-
-
-def has_writable_text(node: Node) -> bool:
-    """Whether some text can be written in a JSON string by to_rule's escapes."""
-    keep = complement(_MUST_ESCAPE, ANY) + tuple((code, code) for code in _SHORT_FORMS)
-    return not is_empty(_within(node, union(keep)))
-
-
-def _within(node: Node, ranges: Ranges) -> Node:
-    if isinstance(node, Chars):
-        return Chars(intersection(node.ranges, ranges))
-    if isinstance(node, Repeat):
-        return replace(node, item=_within(node.item, ranges))
-    if isinstance(node, Choice):
-        return Choice(tuple(_within(option, ranges) for option in node.options))
-    return Concat(tuple(_within(item, ranges) for item in node.items))
-
-
-# --- written for llguidance: a pattern of the Rust library regex ---
-
-
 def to_pattern(node: Node) -> str:
-    """A pattern without anchors, shorthands and captures."""
+    """The pattern anew for llguidance, in the dialect of the Rust library regex, without anchors."""
     if isinstance(node, Chars):
         code = "\\x{{{:x}}}".format
         return "[" + "".join(code(a) if a == b else f"{code(a)}-{code(b)}" for a, b in node.ranges) + "]"

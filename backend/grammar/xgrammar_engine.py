@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import re
+import time
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,8 @@ from backend.errors import GrammarError
 from backend.grammar.lowering import Lowered, placeholder
 from backend.grammar.matcher import Tokens, unpacked
 
+MAX_MASK_SECONDS = 0.03
+PROBE_STEPS, PROBE_SECONDS = 32, 0.5
 _PLACE = re.compile(r"at line (\d+), column (\d+): (.*)", re.DOTALL)
 _PREFIX = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
 
@@ -48,6 +52,7 @@ class XGrammar:
         matcher = self.matcher(compiled)
         if not matcher.allowed().any() and not matcher.is_complete():
             raise GrammarError("the grammar allows no text at all")
+        probe(matcher)
         return compiled.serialize_json(), str(compiled.grammar).count("::=")
 
     def load(self, text: str) -> Any:
@@ -56,6 +61,30 @@ class XGrammar:
 
     def matcher(self, compiled: Any) -> XMatcher:
         return XMatcher(xgrammar.GrammarMatcher(compiled), self._vocab_size)
+
+
+def probe(matcher: XMatcher) -> None:
+    """Walk into the grammar at random and time the masks, so that no run waits for slow ones.
+
+    Raises:
+        GrammarError: masks take longer than MAX_MASK_SECONDS.
+    """
+    chance = random.Random(0)
+    slow: list[float] = []
+    ends = time.perf_counter() + PROBE_SECONDS
+    for _ in range(PROBE_STEPS):
+        started = time.perf_counter()
+        allowed = matcher.allowed().nonzero()[0]
+        seconds = time.perf_counter() - started
+        slow += [seconds] if seconds > MAX_MASK_SECONDS else []
+        if len(slow) > 1:  # one alone may be the machine's doing
+            raise GrammarError(
+                f"a mask of this grammar takes {min(slow) * 1000:.0f} ms, "
+                f"at most {MAX_MASK_SECONDS * 1000:.0f} ms are allowed; xgrammar counts alternatives slowly, "
+                "such as (a|bc){0,200}: use * instead, or choose llguidance"
+            )
+        if started > ends or not len(allowed) or not matcher.accept(int(chance.choice(allowed))):
+            break
 
 
 class XMatcher:
@@ -95,7 +124,7 @@ class XMatcher:
 def _ebnf(lowered: Lowered) -> str:
     if lowered.kind == "json_schema":
         return schema_rules(json.dumps(lowered.source), lowered.rules)
-    return f"root ::= {lowered.source}" if lowered.kind == "regex" else str(lowered.source)
+    return str(lowered.source)
 
 
 def schema_rules(document: str, rules: dict[str, str]) -> str:
@@ -104,11 +133,11 @@ def schema_rules(document: str, rules: dict[str, str]) -> str:
     Separators are ", " and ": ", as json.dumps writes them, and there is no other white space.
     """
     source = str(xgrammar.Grammar.from_json_schema(document, any_whitespace=False))
-    for name, right in rules.items():
+    for name, own_rules in rules.items():
         mark = placeholder(name)
-        source = source.replace(f'"\\"{mark}\\""', f"{name}_string")
-        source = source.replace(f'Regex("{mark}", json_string=true)', f"{name}_body")
-        source += f'\n{name}_string ::= "\\"" {name}_body "\\""\n{name}_body ::= {right}\n'
+        source = source.replace(f'"\\"{mark}\\""', name)
+        source = source.replace(f'Regex("{mark}", json_string=true)', name)
+        source += f"\n{own_rules}"
         if mark in source:
             raise GrammarError(f"a pattern could not be put into its place ({mark})", keyword="pattern")
     return source

@@ -43,6 +43,8 @@ NAMES = (
     "lessonlist",
     "table1",
     "worked",
+    "compiled",
+    "structured",
 )
 
 

@@ -30,6 +30,14 @@ const makers = {
     label.classList.add("pg-field-wide");
     return (value) => { field.value = value; };
   },
+  area(spec, label) {
+    const field = el("textarea");
+    field.rows = spec.rows || 8; field.placeholder = spec.placeholder || ""; field.spellcheck = false;
+    field.addEventListener("input", () => commit(spec.name, field.value));
+    label.append(field);
+    label.classList.add("pg-field-area");
+    return (value) => { field.value = value; };
+  },
   select(spec, label) {
     const field = el("select");
     for (const [value, title] of spec.options) field.append(new Option(title, value));
@@ -52,7 +60,7 @@ for (const spec of SPEC) {
   label.title = spec.hint || "";
   label.append(el("span", "", spec.title));
   const set = makers[spec.kind](spec, label);
-  label.querySelector("input, select").dataset.field = spec.name;
+  label.querySelector("input, select, textarea").dataset.field = spec.name;
   inputs[spec.name] = set;
   root.append(label);
 }
