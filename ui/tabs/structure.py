@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from ui import components, knobs
 from ui import structure_payloads as drawn
 from ui.lessons import Lesson
 from ui.loading import Loader
-from ui.session import Session
+from ui.session import Session, forced_step
 from ui.structure import ENGINES, KINDS, Report, StructureFields, compiled, error_report
 from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields
@@ -98,6 +98,7 @@ class Structure:
                 trigger_mode="always_last",
                 **QUIET,
             )
+        self.step.branch(self._branch, inputs=[session], outputs=self.outputs, **QUIET)
         self.texts.pin(
             self._pin, inputs=[session], outputs=[self.texts, self.step], trigger_mode="always_last", **QUIET
         )
@@ -137,6 +138,29 @@ class Structure:
                 streams.append(engine.stream(replace(asked, grammar=None, num_candidates=0)))
             return streams
 
+        yield from self._play(session, begin)
+
+    def _branch(self, session: Session, event: gr.EventData) -> Iterator[Updates]:
+        """Follow the text shown up to a token, take a candidate there, and go on under the same grammar."""
+        view = session.structure
+        trace, index, token_id = view.trace, whole(event, "index"), whole(event, "token_id")
+        if trace is None or index is None or token_id is None or not 0 <= index < len(view.steps):
+            yield {self.step: gr.skip()}
+            return
+        kept = [*view.steps[:index], forced_step(view.steps[index], token_id)]
+        limit = trace.request.max_new_tokens
+        asked = replace(trace.branch(index, token_id), max_new_tokens=limit, cache_salt=session.salt)
+
+        def begin(engine: Engine) -> list[EventStream]:
+            stream = engine.stream(asked)
+            view.begin(asked, "run", kept)
+            session.constrained.begin(False, engine.vocab_size)
+            return [stream]
+
+        yield from self._play(session, begin)
+
+    def _play(self, session: Session, begin: Callable[[Engine], list[EventStream]]) -> Iterator[Updates]:
+        view, state = session.structure, session.constrained
         due = 0.0
         yield self.compose.running(True)
         for batch in play(view, self.loader, begin):

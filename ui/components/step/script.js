@@ -228,7 +228,10 @@ function drawCharts(value) {
     return figure;
   });
   if (!figures.length && value.rows.length) {
-    figures.push(el("p", "pg-none", "No cut is switched on: every token of the vocabulary can be drawn. Turn top-k, top-p or min-p to see its cutoff here."));
+    const grammar = value.stages.find((stage) => stage.stage === "grammar");
+    figures.push(el("p", "pg-none", grammar
+      ? `No cut is switched on but the grammar, which allows ${grammar.kept.toLocaleString("en")} tokens here.`
+      : "No cut is switched on: every token of the vocabulary can be drawn. Turn top-k, top-p or min-p to see its cutoff here."));
   }
   chartBox.replaceChildren(...figures);
 }

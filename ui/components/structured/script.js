@@ -54,18 +54,18 @@ function same(a, b) {
   return a.label === b.label && a.mass === b.mass && a.jumped === b.jumped && a.p === b.p;
 }
 
-function badge(side, verdict, running) {
-  const node = side.querySelector(".pg-verdict");
+function badge(side, verdict) {
+  const node = side.querySelector(".pg-s-verdict");
   node.textContent = verdict ? WORDS[verdict.status] : "";
   node.dataset.status = verdict ? verdict.status : "";
-  side.querySelector(".pg-verdict-reason").textContent = verdict ? verdict.reason : running ? "" : "";
+  side.querySelector(".pg-s-reason").textContent = verdict ? verdict.reason : "";
 }
 
 function sentence(row, index, vocab) {
   const line = document.createDocumentFragment();
-  line.append(el("b", "", `Step ${index + 1}: `), quoted(row.label), " ");
-  if (row.free) { line.append("free text, the grammar has not begun."); return line; }
-  line.append(row.allowed === 1 ? "the only token allowed" : `one of ${row.allowed.toLocaleString("en")} allowed`,
+  line.append(el("b", "", `Token ${index}: `), quoted(row.label), " ");
+  if (row.free) { line.append("is free text, the grammar has not begun."); return line; }
+  line.append(row.allowed === 1 ? "is the only token allowed" : `is one of ${row.allowed.toLocaleString("en")} allowed`,
     ` of ${vocab.toLocaleString("en")}; feasible mass `, el("b", "", percent(row.mass)), ". ");
   if (row.wanted !== null) line.append("The model's favourite ", quoted(row.wanted), ` (${percent(row.wanted_p)}) was masked.`);
   else line.append("The model's own favourite was allowed.");
@@ -85,8 +85,8 @@ function drawBeside(value) {
     node.append(visible(label, true));
     if (label) text.append(node);
   });
-  badge(side, beside.verdict, value.running);
-  if (beside.verdict && beside.ended) side.querySelector(".pg-verdict-reason").append(` (ended: ${beside.ended})`);
+  badge(side, beside.verdict);
+  if (beside.verdict && beside.ended) side.querySelector(".pg-s-reason").append(` (ended: ${beside.ended})`);
 }
 
 function draw() {
@@ -122,7 +122,7 @@ function draw() {
     fact.append(name + " ", el("b", "", text));
     return fact;
   }));
-  badge(sides.with, value.verdict, value.running);
+  badge(sides.with, value.verdict);
   const parsed = part(".pg-structured-parsed");
   parsed.hidden = !value.parsed;
   parsed.textContent = value.parsed;
