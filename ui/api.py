@@ -10,7 +10,7 @@ from typing import Any
 
 import gradio as gr
 
-from backend import BeamSearch, BestOf, Engine, Speculative, Trace
+from backend import BeamSearch, BestOf, Engine, Grammar, Speculative, Trace
 from backend.errors import PlaygroundError, RequestError
 from backend.events import SampleFinished, SampleSelected
 from ui import knobs
@@ -30,6 +30,7 @@ class Api:
         gr.api(self.beam_search, api_name="beam_search", concurrency_limit=None)
         gr.api(self.best_of, api_name="best_of", concurrency_limit=None)
         gr.api(self.speculate, api_name="speculate", concurrency_limit=None)
+        gr.api(self.structure, api_name="structure", concurrency_limit=None)
 
     def _engine(self) -> Engine:
         for _ in self.loader.wait():
@@ -226,6 +227,54 @@ class Api:
         names = ("num_rounds", "num_drafted", "num_checked", "num_accepted", "num_tokens", "acceptance")
         counts = {name: getattr(counted, name) for name in (*names, "tokens_per_call", "predicted")}
         return trace.text, counts, json.loads(trace.to_json())
+
+    def structure(
+        self,
+        prompt: str,
+        json_schema: dict[str, Any] | str | None = None,
+        regex: str | None = None,
+        ebnf: str | None = None,
+        structural_tag: dict[str, Any] | str | None = None,
+        engine: str = "xgrammar",
+        reason_first: int = 0,
+        settings: dict[str, Any] | None = None,
+    ) -> tuple[str, dict[str, Any], dict[str, Any]]:
+        """Continue a prompt under a grammar; exactly one of the four kinds is given.
+
+        Args:
+            prompt: the text to continue.
+            json_schema: a JSON Schema of draft 2020-12, or its text.
+            regex: a regular expression for the whole text.
+            ebnf: a grammar in the notation of llama.cpp (GBNF), beginning at the rule root.
+            structural_tag: free text with structured parts, as xgrammar describes it.
+            engine: what makes the masks, "xgrammar" or "llguidance".
+            reason_first: up to this many tokens of free text before the structure; a blank line ends them.
+            settings: further arguments of /generate: temperature, cuts, penalties, max_new_tokens, seed, ...
+
+        Returns:
+            The text; the verdict of an independent reader (status valid, incomplete or invalid, reason,
+            free_text, structure, and notes on what the grammar was narrowed to); and the trace as JSON of
+            version 1, whose TokenDecoded events hold what the grammar meant at each step.
+        """
+        try:
+            grammar = Grammar(
+                json_schema=json_schema,  # type: ignore[arg-type]  # a mapping is written as JSON there
+                regex=regex,
+                ebnf=ebnf,
+                structural_tag=structural_tag,  # type: ignore[arg-type]
+                engine=engine,  # type: ignore[arg-type]  # checked by Grammar
+                reason_first=reason_first,
+            )
+            asked = knobs.request(prompt, _known(settings), secrets.token_hex(16))
+            loaded = self._engine()
+            notes = loaded.check_grammar(grammar).notes
+            trace = loaded.generate(replace(asked, grammar=grammar))
+        except PlaygroundError as error:
+            raise _readable(error) from None
+        judged = trace.verdict
+        names = ("status", "reason", "free_text", "structure")
+        verdict: dict[str, Any] = {name: getattr(judged, name) for name in names} if judged else {}
+        return trace.text, verdict | {"notes": list(notes)}, json.loads(trace.to_json())
 
     def _texts(
         self, prompt: str, settings: Any, strategy: Callable[[], BeamSearch | BestOf]

@@ -14,6 +14,7 @@ TABS = {
     "beams": ("Beams", {"num_beams": 3, "max_new_tokens": 6}, ".pg-hyps tbody tr[data-node] .pg-hyps-text"),
     "samples": ("Samples", {"n": 3, "max_new_tokens": 6}, ".pg-sample .pg-sample-text"),
     "speculate": ("Speculate", {"num_draft_tokens": 3, "max_new_tokens": 6}, ".pg-drafts .pg-piece"),
+    "structure": ("Structure", {"max_new_tokens": 6, "source": '{"enum": ["a", "b"]}'}, ".pg-s-token"),
 }
 
 

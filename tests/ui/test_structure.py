@@ -1,0 +1,108 @@
+"""The Structure tab's payloads and its shipped grammars, without a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend.errors import GrammarError
+from backend.events import DraftedToken, DraftVerified, GrammarStep, Judged, TokenDecoded
+from backend.request import Grammar
+from tests.grammar.byte_engines import compiled
+from ui import structure
+from ui.lessons import load_lessons
+from ui.presets import PresetError
+from ui.structure import StructureFields, error_report
+from ui.tabs.lesson_bar import settings, values
+from ui.tabs.structure import FOLDER, START, request
+
+
+def step(index: int, mass: float = 1.0, **fields: Any) -> TokenDecoded:
+    grammar = GrammarStep(**({
+        "num_allowed": 3, "feasible_mass": mass, "masked_id": None, "masked_label": None,
+        "masked_logprob": None, "forced": False, "is_free": False,
+    } | fields))  # fmt: skip
+    return TokenDecoded(
+        sample=0, index=index, position=index, token_id=index, label=f"t{index}", text=f"t{index}",
+        model_logprob=-0.6931471805599453, logprob=0.0, rank=1, entropy=0.0, luck=0.0, uncut_winner=None,
+        stages=(), candidates=None, grammar=grammar,
+    )  # fmt: skip
+
+
+def test_every_shipped_grammar_compiles_and_makes_its_request() -> None:
+    lessons = load_lessons(FOLDER)
+    names = [lesson.name for lesson in lessons]
+    assert names == ["person", "classify", "date", "arithmetic", "nested", "fight", "reason", "tool"]
+    for lesson in lessons:
+        asked = request(lesson.prompt, settings(lesson), values(lesson, START), "")
+        assert asked.grammar == StructureFields(**lesson.fields).grammar()
+        assert (asked.max_new_tokens, asked.chat, asked.seed) == (
+            lesson.max_new_tokens,
+            lesson.chat,
+            lesson.seed,
+        )
+        assert asked.sampling == lesson.settings
+        assert compiled(**{lesson.fields["kind"]: lesson.fields["source"]}).num_rules > 0
+
+
+def test_a_grammar_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        "position: 1\ntab: structure\ntitle: T\nprompt: p\nlook_for: l\nmax_new_tokens: 4\n"
+        "fields:\n  kind: lark\n"
+    )
+    with pytest.raises(PresetError, match="kind must be one of json_schema, regex, ebnf, structural_tag"):
+        load_lessons(tmp_path)
+    assert StructureFields(kind="regex", source="a", reason_first=3).grammar() == Grammar(
+        regex="a", reason_first=3
+    )
+
+
+def test_the_steps_against_the_model_are_the_lowest_in_the_order_of_the_text() -> None:
+    masses = [0.9, 0.04, 0.01, 0.5, 0.001, 0.03, 0.02, 0.049, 0.0001, 0.06]
+    steps = [step(index, mass) for index, mass in enumerate(masses)]
+    assert structure.fights(steps) == [1, 2, 4, 5, 6, 8]
+    assert structure.fights([step(0, 0.0, is_free=True)]) == []
+
+
+def test_tokens_that_came_together_are_those_accepted() -> None:
+    drafts = tuple(DraftedToken(n, "x", "accepted", 1.0, 1.0, None, None) for n in range(3))
+    event = DraftVerified(0, 4, drafts, 2, 7, "y", "recovered", None, 0.0, 0.0)
+    assert structure.jumped([step(0), event]) == {4, 5}
+
+
+def test_a_row_tells_what_the_grammar_meant() -> None:
+    shown = structure.row(
+        step(1, 0.25, masked_id=9, masked_label=" no", masked_logprob=-0.6931471805599453), True
+    )
+    assert shown == {
+        "label": "t1", "text": "t1", "p": 0.5, "jumped": True, "allowed": 3, "mass": 0.25, "forced": False,
+        "free": False, "wanted": " no", "wanted_p": 0.5,
+    }  # fmt: skip
+
+
+def test_only_a_valid_json_value_is_laid_out() -> None:
+    def judged(status: Any, text: str) -> Judged:
+        return Judged(0, status, "", "", text)
+
+    assert structure.parsed(judged("valid", '{"a": [1]}')) == '{\n  "a": [\n    1\n  ]\n}'
+    assert structure.parsed(judged("incomplete", '{"a": 1}')) == ""
+    assert structure.parsed(judged("valid", "2024-01-01")) == ""
+    assert structure.parsed(None) == ""
+
+
+def test_an_error_shows_the_line_it_is_about_cut_around_the_place() -> None:
+    source = "first\n" + "x" * 100 + "!" + "y" * 100
+    report = error_report(GrammarError("bad", line=2, column=101), source)
+    drawn = structure.compiled(report)
+    assert (drawn["line"], drawn["column"]) == (2, 101)
+    assert drawn["before"] == "x" * 39
+    assert drawn["after"] == "!" + "y" * 60
+    assert structure.compiled(error_report(GrammarError("bad"), source))["line"] is None
+
+
+def test_the_first_difference() -> None:
+    left, right = [step(0), step(1)], [step(0), step(5), step(6)]
+    assert structure.first_difference(left, right) == 1
+    assert structure.first_difference(left, left[:1]) is None
