@@ -265,12 +265,12 @@ class Api:
                 engine=engine,  # type: ignore[arg-type]  # checked by Grammar
                 reason_first=reason_first,
             )
-            asked = knobs.request(prompt, _known(settings), secrets.token_hex(16))
+            asked = knobs.request(prompt, known(settings), secrets.token_hex(16))
             loaded = self._engine()
             notes = loaded.check_grammar(grammar).notes
             trace = loaded.generate(replace(asked, grammar=grammar))
         except PlaygroundError as error:
-            raise _readable(error) from None
+            raise readable(error) from None
         judged = trace.verdict
         names = ("status", "reason", "free_text", "structure")
         verdict: dict[str, Any] = {name: getattr(judged, name) for name in names} if judged else {}

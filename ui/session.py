@@ -18,8 +18,8 @@ from ui.link import Link
 from ui.recompute import Recompute
 from ui.size_payloads import SizeState
 from ui.speculation import Speculation
-from ui.sweep_table import Table
 from ui.structure import StructureState
+from ui.sweep_table import Table
 
 Source = Literal["empty", "recording", "run", "score", "import"]
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from backend.errors import GrammarError
 from backend.events import DraftVerified, Event, Finished, Judged, TokenDecoded
 from backend.request import Grammar
+from ui.order import drawn
 
 KINDS = {
     "json_schema": "JSON schema",
@@ -101,6 +102,7 @@ def compiled(report: Report) -> dict[str, Any]:
     column = report.column or 1
     start = max(0, column - 40)
     return {
+        "drawn": drawn(),
         "state": report.state,
         "message": report.message,
         "notes": list(report.notes),

@@ -6,6 +6,7 @@ from typing import Any
 
 from backend.events import Judged
 from ui import payloads
+from ui.order import drawn
 from ui.session import View
 from ui.structure import StructureState, fights, first_difference, jumped, parsed, row
 from ui.titles import title
@@ -13,9 +14,11 @@ from ui.titles import title
 
 def texts(view: View, state: StructureState) -> dict[str, Any]:
     """Both texts, the curve, and the verdicts."""
+    number = drawn()
     together = jumped(view.events)
     judged = next((event for event in reversed(view.events) if isinstance(event, Judged)), None)
     return {
+        "drawn": number,
         "number": view.number,
         "running": view.running,
         "phase": view.phase,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +68,8 @@ def lower(grammar: Grammar) -> Lowered:
     kind = kind_of(grammar)
     text = getattr(grammar, kind)
     if kind == "json_schema":
-        return _json_schema(text, grammar.engine)
+        schema = json_source.parse_source(text, "schema")
+        return _placed(text, lambda: _schema(schema, grammar.engine))
     if kind == "regex":
         return _regex(text, grammar.engine)
     if kind == "ebnf":
@@ -75,7 +77,8 @@ def lower(grammar: Grammar) -> Lowered:
         return Lowered(kind, text, {}, ())
     if grammar.engine != "xgrammar":
         raise GrammarError("a structural tag is enforced by xgrammar only", keyword="structural_tag")
-    return _structural_tag(text)
+    tag = json_source.parse_source(text, "structural tag")
+    return _placed(text, lambda: _structural_tag(tag))
 
 
 def placeholder(name: str) -> str:
@@ -99,10 +102,10 @@ def _schema(schema: Any, engine: str) -> Lowered:
     return Lowered("json_schema", document, rules, tuple(admitted.notes))
 
 
-def _json_schema(text: str, engine: str) -> Lowered:
-    schema = json_source.parse_source(text, "schema")
+def _placed(text: str, admit: Callable[[], Lowered]) -> Lowered:
+    """What `admit` makes of a JSON text; a refusal that names a pointer also gets line and column."""
     try:
-        return _schema(schema, engine)
+        return admit()
     except GrammarError as error:
         found = None if error.pointer is None else json_source.place(text, error.pointer)
         if found is None or error.line is not None:
@@ -121,8 +124,7 @@ def _regex(text: str, engine: str) -> Lowered:
     return Lowered("regex", written(node, ebnf.ROOT), {}, ())
 
 
-def _structural_tag(text: str) -> Lowered:
-    tag = json_source.parse_source(text, "structural tag")
+def _structural_tag(tag: Any) -> Lowered:
     if not isinstance(tag, dict) or tag.get("type") != "structural_tag" or "format" not in tag:
         raise GrammarError('a structural tag reads {"type": "structural_tag", "format": {...}}', pointer="")
     rules: dict[str, str] = {}

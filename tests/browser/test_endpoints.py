@@ -17,6 +17,7 @@ ENDPOINTS = (
     "beam_search",
     "best_of",
     "speculate",
+    "structure",
     "compare",
     "sweep",
     "measure",

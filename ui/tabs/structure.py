@@ -100,7 +100,7 @@ class Structure:
             )
         self.step.branch(self._branch, inputs=[session], outputs=self.outputs, **QUIET)
         self.texts.pin(
-            self._pin, inputs=[session], outputs=[self.texts, self.step], trigger_mode="always_last", **QUIET
+            self._pin, inputs=[session], outputs=[self.texts, self.step], trigger_mode="multiple", **QUIET
         )
 
     def _check(self, session: Session, sent: Any) -> Iterator[Updates]:

@@ -89,6 +89,14 @@ function drawBeside(value) {
   if (beside.verdict && beside.ended) side.querySelector(".pg-s-reason").append(` (ended: ${beside.ended})`);
 }
 
+function select(chosen) {
+  nodes.forEach((node, index) => {
+    node.classList.toggle("pg-selected", index === chosen);
+    node.setAttribute("aria-selected", String(index === chosen));
+    bars.children[index].classList.toggle("pg-selected", index === chosen);
+  });
+}
+
 function draw() {
   const value = props.value;
   if (!value) return;
@@ -105,11 +113,7 @@ function draw() {
     bars.append(bar(value.rows[i], i));
   }
   rows = value.rows;
-  nodes.forEach((node, index) => {
-    node.classList.toggle("pg-selected", index === value.selected);
-    node.setAttribute("aria-selected", String(index === value.selected));
-    bars.children[index].classList.toggle("pg-selected", index === value.selected);
-  });
+  select(value.selected);
   list.classList.toggle("pg-empty", !nodes.length);
   root.classList.toggle("pg-running", value.running);
   root.dataset.number = value.number;
@@ -153,6 +157,7 @@ function pin(index, focus) {
   current = next;
   nodes[current].tabIndex = 0;
   if (focus) nodes[current].focus();
+  select(current);
   trigger("pin", { index: current });
 }
 root.addEventListener("click", (event) => {
