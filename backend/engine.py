@@ -245,6 +245,15 @@ class Engine:
         """
         return _completed(request, self.stream(request))
 
+    def check_room(self, request: Request) -> None:
+        """Refuse, without starting it, a request that can never fit the model or the pool.
+
+        Raises:
+            RequestError: it names what is needed and what there is.
+        """
+        num_sequences = plan(request, self._drafts).num_sequences
+        self._check_room(request, len(self._prompt_ids(request)), num_sequences)
+
     def watch_pool(self, visitor: str) -> PoolWatch:
         """From now on, what happens to the blocks of runs with this salt, or one that begins "salt:"."""
         return self._ask(lambda: self._scheduler.watch(visitor))

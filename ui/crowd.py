@@ -150,6 +150,8 @@ class Crowd:
     def begin(self, engine: Engine, make: Callable[[Ask], Request], stagger: float) -> None:
         """Start the list anew, each line `stagger` seconds after the one before; forks of the last run go.
 
+        A line that can never fit is refused at once and has its `error` set; the others run.
+
         Raises:
             RequestError: a line makes no valid request; nothing was started.
         """
@@ -164,6 +166,10 @@ class Crowd:
             for place, (member, request) in enumerate(zip(kept, requests, strict=True)):
                 member.reset(place * stagger)
                 member.request = request
+                try:
+                    engine.check_room(request)
+                except PlaygroundError as error:
+                    member.error = str(error)
 
     def add(self, ask: Ask) -> Member:
         """One more request; it starts at once if the others run.

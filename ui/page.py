@@ -12,6 +12,7 @@ import plotly
 from backend import Trace
 from ui import components, knobs, payloads
 from ui.api import Api
+from ui.api_cache import CacheApi
 from ui.api_experiments import ExperimentsApi
 from ui.header import Header
 from ui.lessons import load_lessons
@@ -108,6 +109,7 @@ def build(
         header.restore_on(page)
         Api(loader).wire()
         ExperimentsApi(loader).wire()
+        CacheApi(loader).wire()
 
         def turn(session: Session, sent: Any) -> Updates:
             if session.tab == "code":

@@ -23,6 +23,8 @@ ENDPOINTS = (
     "measure",
     "export_code",
     "read_settings",
+    "run_together",
+    "cache_size",
 )
 JSON = {"Content-Type": "application/json"}
 

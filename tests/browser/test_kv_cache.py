@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from backend import Request, SamplingParams
 from tests.browser.conftest import Site, run, set_knob, set_run, text_of, until
+from tests.browser.test_endpoints import call
 from tests.browser.test_hostile import HOSTILE, assert_inert
 from ui.request_sets import load_request_sets
 
@@ -227,3 +229,35 @@ def test_the_tab_fits_a_phone(open_page: Any) -> None:
     page.click(".overflow-dropdown button:has-text('KV cache')")
     page.wait_for_selector(f"{POOL}[data-frames]")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_endpoints_run_together_and_compute_sizes(site: Site) -> None:
+    settings = {"max_new_tokens": 6, "temperature": 0}
+    kind, (found,) = call(site, "run_together", [["The sea", "x " * 900], "48", 0, 1024, settings])
+    assert kind == "complete"
+    first, second = found["requests"]
+    alone = Request("The sea", sampling=SamplingParams(temperature=0), max_new_tokens=6)
+    assert first["text"] == site.engine.generate(alone).text
+    assert (second["state"], second["text"]) == ("refused", "")
+    assert "the pool has 48" in second["error"]
+    assert found["tokens_per_second"] > 0
+    assert found["memory"]["contiguous"]["waste"] > 0.9
+    kind, (size,) = call(site, "cache_size", ["llama-3-70b", 32_768, 32, "bfloat16", ""])
+    assert (kind, size["total"]) == ("complete", 343_597_383_680)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("run_together", [[], "whole", 0, 1024, None], "1 to 32 texts"),
+        ("run_together", [["a"], "47", 0, 1024, None], "pool must be one of"),
+        ("run_together", [["a"], "48", 0, 0, None], "buffer must be at least 1"),
+        ("cache_size", ["nobody", 1, 1, "int8", ""], "no model shape"),
+        ("cache_size", ["gpt-2", 0, 1, "int8", ""], "tokens must be"),
+        ("cache_size", ["gpt-2", 1, 1, "int8", "{}"], "num_attention_heads"),
+    ],
+)
+def test_the_endpoints_name_bad_values(site: Site, name: str, data: list[Any], message: str) -> None:
+    kind, found = call(site, name, data)
+    assert kind == "error"
+    assert message in (found if isinstance(found, str) else found["error"])

@@ -166,7 +166,8 @@ def test_a_request_added_meanwhile_runs_in_the_same_batch(engine: Engine) -> Non
 def test_what_can_never_fit_is_refused_at_once_with_numbers_and_the_rest_runs() -> None:
     """D13."""
     engine = models.engine(block_size=16, num_blocks=10)
-    crowd = started(engine, [Ask("small", 5), Ask("x" * 200, 200), Ask("last", 5)])
+    crowd = started(engine, [Ask("small", 5), Ask("x" * 200, 200), Ask("last", 5)], stagger=0.01)
+    assert [member.state for member in crowd.members] == ["not started", "refused", "not started"]
     guarded(lambda: list(crowd), 60)
     assert [member.state for member in crowd.members] == ["length", "refused", "length"]
     assert "may need 25 blocks of 16 tokens" in crowd.members[1].error

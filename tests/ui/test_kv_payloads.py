@@ -174,6 +174,20 @@ def test_a_pasted_config_is_used_at_once() -> None:
 
 # Sets of requests
 
+VALID = """
+position: 1
+title: A title
+look_for: Something to see
+pool: 48
+stagger: 0.2
+buffer: 1024
+texts:
+  sea: The sea.
+requests:
+  - {prompt: Once, max_new_tokens: 180}
+  - {prompt: [sea, sea], n: 3}
+"""
+
 
 def test_every_set_loads_and_says_what_to_look_for() -> None:
     sets = load_request_sets()
@@ -190,13 +204,14 @@ def test_every_set_loads_and_says_what_to_look_for() -> None:
         ("stagger: 0.2", "stagger: -1", "stagger must be a number from 0"),
         ("max_new_tokens: 180", "max_new_tokens: 0", "request 1: max_new_tokens"),
         ("max_new_tokens: 180", "limit: 3", "unknown key 'limit'"),
-        ('prompt: "The history of bread begins"', "prompt: [bread]", "no text is called 'bread'"),
+        ("prompt: [sea, sea]", "prompt: [bread]", "no text is called 'bread'"),
     ],
 )
 def test_a_wrong_set_is_refused_by_name(tmp_path: Path, old: str, new: str, message: str) -> None:
-    text = (FOLDER / "dry.yaml").read_text(encoding="utf-8")
-    assert old in text
-    (tmp_path / "set.yaml").write_text(text.replace(old, new), encoding="utf-8")
+    (tmp_path / "set.yaml").write_text(VALID, encoding="utf-8")
+    assert load_request_sets(tmp_path)["set"].asks == (Ask("Once", 180), Ask("The sea.\nThe sea.", 64, 3))
+    assert old in VALID
+    (tmp_path / "set.yaml").write_text(VALID.replace(old, new), encoding="utf-8")
     with pytest.raises(PresetError, match=message):
         load_request_sets(tmp_path)
 

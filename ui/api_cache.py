@@ -1,0 +1,130 @@
+"""Named endpoints for the KV cache: many requests at once in a pool of blocks, and the size formula."""
+
+# No postponed annotations here: gradio reads the return types from the live annotation.
+
+import secrets
+import time
+from dataclasses import replace
+from typing import Any
+
+import gradio as gr
+
+from backend import Engine, Request
+from backend.errors import PlaygroundError, RequestError
+from ui import knobs, pool_payloads, size_payloads
+from ui.api import known, readable
+from ui.crowd import MAX_MEMBERS, Ask
+from ui.kv_state import KvState
+from ui.loading import Loader
+from ui.model_shapes import load_model_shapes
+from ui.request_sets import POOLS, WHOLE
+from ui.session import View
+from ui.size_payloads import SizeState
+
+
+class CacheApi:
+    """The endpoints over the engine that `loader` provides."""
+
+    def __init__(self, loader: Loader):
+        self.loader = loader
+
+    def wire(self) -> None:
+        gr.api(self.run_together, api_name="run_together", concurrency_limit=None)
+        gr.api(self.cache_size, api_name="cache_size", concurrency_limit=None)
+
+    def _engine(self) -> Engine:
+        for _ in self.loader.wait():
+            pass
+        return self.loader.require()
+
+    def run_together(
+        self,
+        prompts: list[str],
+        pool: str = WHOLE,
+        stagger: float = 0.0,
+        buffer: int = 2048,
+        settings: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Run several prompts in one batch and tell what their blocks held, beside contiguous buffers.
+
+        Args:
+            prompts: the texts to continue, at most 32.
+            pool: "whole", or the size of a smaller pool: "48", "64", "128" or "512" blocks.
+            stagger: seconds from the start of one request to the start of the next.
+            buffer: tokens that a cache without blocks would reserve for each request.
+            settings: further arguments of /generate that all requests share.
+
+        Returns:
+            requests: text, state, error, seconds to the first token and per token, blocks of the prompt
+            found and computed, of each; tokens_per_second of all together; memory: bytes reserved and share
+            wasted in blocks and in buffers.
+        """
+        state = KvState(buffer=buffer)
+        try:
+            if not 1 <= len(prompts) <= MAX_MEMBERS:
+                raise RequestError(f"prompts must be 1 to {MAX_MEMBERS} texts, got {len(prompts)}")
+            if pool not in POOLS:
+                raise RequestError(f"pool must be one of {', '.join(POOLS)}, got {pool[:40]!r}")
+            if buffer < 1 or not 0 <= stagger <= 60:
+                raise RequestError(
+                    f"buffer must be at least 1 and stagger 0 to 60, got {buffer}, {stagger:g}"
+                )
+            engine = self._engine()
+            chosen = engine if pool == WHOLE else engine.with_pool(int(pool))
+            asked = knobs.request("-", known(settings), secrets.token_hex(16))
+
+            def make(ask: Ask) -> Request:
+                return replace(asked, prompt=ask.prompt, num_candidates=0)
+
+            state.crowd.fill([Ask(prompt, asked.max_new_tokens) for prompt in prompts])
+            state.begin_watch(chosen, asked.cache_salt)
+            state.crowd.begin(chosen, make, stagger)
+            with state.crowd as crowd:
+                for _ in crowd:
+                    pass
+            state.refresh()
+        except PlaygroundError as error:
+            raise readable(error) from None
+        now = time.perf_counter() - state.crowd.began
+        listed = pool_payloads.requests(View(), state, chosen.block_size, now)
+        texts = {member.name: member.text for member in state.crowd.members}
+        return {
+            "requests": [
+                {"text": texts[row["name"]]}
+                | {key: row[key] for key in ("state", "error", "ttft", "per_token", "hits", "misses")}
+                for row in listed["rows"]
+            ],
+            "tokens_per_second": listed["throughput"],
+            "memory": pool_payloads.memory(state),
+        }
+
+    def cache_size(
+        self,
+        model: str = "llama-3-70b",
+        num_tokens: int = 4096,
+        batch_size: int = 1,
+        precision: str = "bfloat16",
+        config: str = "",
+    ) -> dict[str, Any]:
+        """Bytes that the keys and values of a model take.
+
+        Args:
+            model: a shape of presets/model_shapes, for example llama-3-8b; ignored where a config is given.
+            num_tokens: tokens of each sequence.
+            batch_size: sequences at once.
+            precision: float32, bfloat16 or int8.
+            config: the text of a Hugging Face config.json.
+
+        Returns:
+            total and per_token in bytes, the numbers of the shape, and grouping: how many times larger the
+            cache would be if no heads shared keys and values.
+        """
+        shapes = load_model_shapes()
+        asked: dict[str, Any] = {"num_tokens": num_tokens, "batch_size": batch_size, "precision": precision}
+        state = size_payloads.turned(SizeState(), shapes, {"config": config} if config else {"shape": model})
+        if not state.notice:
+            state = size_payloads.turned(state, shapes, asked)
+        if state.notice:
+            raise readable(RequestError(state.notice))
+        found = size_payloads.payload(state, shapes)
+        return {key: found[key] for key in ("title", "total", "per_token", "numbers", "grouping", "note")}
