@@ -8,6 +8,7 @@ from typing import Any
 
 from backend import RequestError
 from ui.model_shapes import ModelShape, from_config
+from ui.order import drawn
 
 BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 CONTEXTS = (512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
@@ -62,6 +63,7 @@ def payload(state: SizeState, shapes: Mapping[str, ModelShape]) -> dict[str, Any
     shape = state.pasted if state.shape == "pasted" and state.pasted is not None else shapes[state.shape]
     size = BYTES[state.precision]
     return {
+        "drawn": drawn(),
         "shape": state.shape,
         "pasted": state.pasted.title if state.pasted else "",
         "title": shape.title,

@@ -41,12 +41,12 @@ function draw() {
   bars("context", value.over_context, value.num_tokens);
   bars("batch", value.over_batch, value.batch_size);
 }
-for (const [name, node] of Object.entries(turns)) {
-  node.addEventListener(node.tagName === "SELECT" ? "change" : "input", () => {
-    const value = node.tagName === "SELECT" ? node.value : node.valueAsNumber;
-    if (!Number.isNaN(value)) trigger("turn", { [name]: value });
-  });
+// All of it every time: of several events that wait only the last is kept.
+function choice() {
+  const numbers = Object.entries(turns).filter(([, node]) => node.tagName === "INPUT" && !Number.isNaN(node.valueAsNumber));
+  return { shape: turns.shape.value, precision: turns.precision.value, ...Object.fromEntries(numbers.map(([name, node]) => [name, node.valueAsNumber])) };
 }
+for (const node of Object.values(turns)) node.addEventListener(node.tagName === "SELECT" ? "change" : "input", () => trigger("turn", choice()));
 root.querySelector("details button").addEventListener("click", () => trigger("turn", { config: config.value }));
 watch("value", draw);
 draw();
