@@ -18,7 +18,10 @@ MAX_TOKENS, MAX_BATCH = 10_000_000, 100_000
 
 @dataclass(frozen=True)
 class SizeState:
-    """What the reader chose. `pasted` is the shape of a config of theirs, `notice` why one was refused."""
+    """What the reader chose; the page counts the choices in `asked`.
+
+    `pasted` is the shape of a config of theirs, `notice` why a choice was refused.
+    """
 
     shape: str = "smollm2-135m"
     precision: str = "float32"
@@ -26,11 +29,14 @@ class SizeState:
     batch_size: int = 1
     pasted: ModelShape | None = None
     notice: str = ""
+    asked: int = 0
 
 
 def turned(state: SizeState, shapes: Mapping[str, ModelShape], data: Any) -> SizeState:
     """The state after the reader's choice; what makes no sense is named in `notice` and changes nothing."""
     sent = data if isinstance(data, dict) else {}
+    if type(sent.get("asked")) is int:
+        state = replace(state, asked=sent["asked"])
     try:
         if isinstance(sent.get("config"), str):
             return replace(state, pasted=from_config(sent["config"]), shape="pasted", notice="")
@@ -64,6 +70,7 @@ def payload(state: SizeState, shapes: Mapping[str, ModelShape]) -> dict[str, Any
     size = BYTES[state.precision]
     return {
         "drawn": drawn(),
+        "asked": state.asked,
         "shape": state.shape,
         "pasted": state.pasted.title if state.pasted else "",
         "title": shape.title,

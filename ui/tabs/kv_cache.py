@@ -88,7 +88,7 @@ class KvCache:
 
     def wire(self, session: gr.State, settings: gr.HTML) -> None:
         self.drawn = [self.pool, self.requests, self.blocks, self.memory]
-        self.outputs = outputs = [*self.drawn, self.recompute, self.size, self.bar, self.compose.stop]
+        self.outputs = outputs = [*self.drawn, self.bar, self.compose.stop]
         inputs = [session, settings, self.prompt, self.fields.html]
         for event in (self.compose.run.click, self.prompt.submit):
             event(self.start, inputs=inputs, outputs=outputs, **QUIET)
@@ -239,7 +239,7 @@ class KvCache:
         return {self.size: size_payloads.payload(session.size, self.shapes)}
 
     def draw(self, session: Session) -> Updates:
-        """Everything anew; the pool as it is now, whoever uses it."""
+        """Everything that others may have changed anew: the pool as it is now, whoever uses it."""
         state = session.cache
         self._fill(session, state.sets or next(iter(self.sets)))
         engine = self.loader.engine
@@ -250,10 +250,6 @@ class KvCache:
         return {
             **self._live(session),
             self.bar: {"chosen": state.sets},
-            self.recompute: recompute.payload(
-                session.recompute, session.measuring.running, session.measuring.notice
-            ),
-            self.size: size_payloads.payload(session.size, self.shapes),
         }
 
     def _live(self, session: Session) -> Updates:

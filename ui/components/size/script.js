@@ -3,6 +3,7 @@ const { el, fixed } = window.Playground;
 const root = element.querySelector(".pg-size");
 const turns = Object.fromEntries([...root.querySelectorAll("[data-turn]")].map((node) => [node.dataset.turn, node]));
 const notice = root.querySelector(".pg-notice"), config = root.querySelector("textarea");
+let asked = props.value?.asked ?? 0; // counts the reader's choices; an answer to an earlier one leaves the inputs alone
 const UNITS = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]];
 function bytes(n) {
   const [size, unit] = UNITS.find(([least]) => n >= least) || [1, "B"];
@@ -29,7 +30,7 @@ function draw() {
   if (!value) return;
   const pasted = [...turns.shape.options].find((option) => option.value === "pasted");
   if (value.pasted && !pasted) turns.shape.append(new Option(value.pasted, "pasted")); else if (pasted) pasted.textContent = value.pasted;
-  for (const [name, node] of Object.entries(turns)) if (document.activeElement !== node || name === "shape") node.value = value[name];
+  if (value.asked === asked) for (const [name, node] of Object.entries(turns)) if (document.activeElement !== node || node.tagName === "SELECT") node.value = value[name];
   notice.hidden = !value.notice;
   notice.textContent = value.notice;
   const n = value.numbers;
@@ -44,9 +45,10 @@ function draw() {
 // All of it every time: of several events that wait only the last is kept.
 function choice() {
   const numbers = Object.entries(turns).filter(([, node]) => node.tagName === "INPUT" && !Number.isNaN(node.valueAsNumber));
-  return { shape: turns.shape.value, precision: turns.precision.value, ...Object.fromEntries(numbers.map(([name, node]) => [name, node.valueAsNumber])) };
+  asked += 1;
+  return { asked, shape: turns.shape.value, precision: turns.precision.value, ...Object.fromEntries(numbers.map(([name, node]) => [name, node.valueAsNumber])) };
 }
 for (const node of Object.values(turns)) node.addEventListener(node.tagName === "SELECT" ? "change" : "input", () => trigger("turn", choice()));
-root.querySelector("details button").addEventListener("click", () => trigger("turn", { config: config.value }));
+root.querySelector("details button").addEventListener("click", () => trigger("turn", { asked: (asked += 1), config: config.value }));
 watch("value", draw);
 draw();
