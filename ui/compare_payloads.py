@@ -97,7 +97,6 @@ def _finished(lane: Lane) -> Finished | None:
 def row(steps: Sequence[TokenDecoded], finished: Finished | None) -> list[str]:
     """The lane's line of the table, in the order of COLUMNS."""
     found = describe(steps)
-    speed = finished.tokens_per_second if finished else None
     return [
         str(found.num_tokens),
         fixed(found.perplexity, 2),
@@ -107,9 +106,18 @@ def row(steps: Sequence[TokenDecoded], finished: Finished | None) -> list[str]:
         fixed(found.distinct_2, 2),
         fixed(found.distinct_3, 2),
         fixed(None if found.mean_entropy is None else bits(found.mean_entropy), 2),
-        fixed(speed, 1),
+        fixed(_speed(finished), 1),
         ENDINGS[finished.reason] if finished else "",
     ]
+
+
+def _speed(finished: Finished | None) -> float | None:
+    """Tokens a second; of a search, whose tokens are all known at its end, over the whole run."""
+    if finished is None or not finished.num_output_tokens:
+        return None
+    if finished.time and finished.decode_seconds < finished.time / 100:
+        return finished.num_output_tokens / finished.time
+    return finished.tokens_per_second
 
 
 def fixed(value: float | None, digits: int) -> str:
@@ -197,6 +205,15 @@ def _measured(cut: Cut) -> str:
 def _turn_pieces(
     found: Difference, names: tuple[str, str], first: SamplingParams, other: SamplingParams
 ) -> list[dict[str, str]]:
+    greedy = [name for name, params in zip(names, (first, other), strict=True) if params.temperature == 0]
+    if "temperature" in found.causes and len(greedy) == 1:
+        return [
+            {"text": f"{greedy[0]} is greedy and takes the likeliest token. A drew "},
+            {"token": found.labels[0]},
+            {"text": f", {names[1]} drew "},
+            {"token": found.labels[1]},
+            {"text": "."},
+        ]
     turned = ", ".join(_setting_pair(stage, first, other) for stage in found.causes)
     pieces = [
         {"text": f"{turned} turned the draw. A drew "},

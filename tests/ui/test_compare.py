@@ -107,6 +107,10 @@ def test_greedy_several_causes_and_ends() -> None:
         " Checked: without temperature and top-p in both, both draw the same token "
         "(either alone would not do)."
     )
+    without_a_row = Difference(0, (5, 6), (" moon", " sea"), "stages", ("temperature",))
+    assert "B is greedy and takes the likeliest token. A drew [ moon], B drew [ sea]." in said(
+        without_a_row, SamplingParams(), SamplingParams(temperature=0)
+    )
     ended = Difference(2, (None, 6), ("", "x"), "ended")
     assert said(ended, SamplingParams(), SamplingParams()).endswith("A stops, B goes on.")
 
@@ -217,3 +221,9 @@ def test_the_knobs_make_a_lane() -> None:
     settings = knobs.DEFAULTS | {"temperature": 0.8, "top_p": 0.95, "seed": 4}
     assert lanes.of_settings(settings) == {"temperature": 0.8, "top_p": 0.95}
     assert replace(asked(lanes.of_settings(settings), {})[0].sampling) == knobs.sampling(settings)
+
+
+def test_a_search_is_timed_over_the_whole_run() -> None:
+    finished = Finished("length", "", 1, 0, 40, 3.99, 0.1, 0.0005, 74_949.0, time=4.0)
+    cells = compare_payloads.row(grown(1, 2).steps, finished)
+    assert cells[[name for name, _ in compare_payloads.COLUMNS].index("tokens/s")] == "10.0"
