@@ -90,6 +90,8 @@ class Header:
         settings = dict(session.settings)
         if settings.get("seed") is None and view.started is not None and view.source != "score":
             settings["seed"] = view.started.seed
+        elif settings.get("seed") is None and view.request is not None:
+            settings["seed"] = view.request.seed  # of a sweep: the first of its runs
         own = panel.fields.changed(held[panel.fields.html]) if panel.fields else {}
         link = Link(
             prompt=held[panel.prompt],

@@ -39,7 +39,7 @@ def main() -> None:
 
     seconds, tokens = {"alone": 0.0, "batch": 0.0}, {"alone": 0, "batch": 0}
     for turn in range(3):
-        third = made[16 * turn : 16 * (turn + 1)]
+        third = made[turn::3]
         alone = third if options.all else third[:2]
         for name, run in (
             ("batch", lambda runs=third: list(Sweep(engine, runs, options.width))),

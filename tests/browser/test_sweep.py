@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -59,8 +60,8 @@ def test_a_sweep_draws_bands_and_a_run_opens_in_inspect(tab: Any, tmp_path: Path
 def test_stop_keeps_what_came_frees_every_block_and_the_page_answers_meanwhile(tab: Any, site: Site) -> None:
     blocks = site.engine.block_manager
     start = blocks.num_free_blocks
-    set_run(tab, seed=3, logit_bias="0: -100\n2: -100")
-    sweep(tab, wait=False, low=0.5, high=1, count=3, seeds=8, max_new_tokens=16)
+    set_run(tab, logit_bias="0: -100\n2: -100")
+    sweep(tab, wait=False, low=0.5, high=1, count=10, seeds=16, max_new_tokens=10)
     until(lambda: int(tab.get_attribute(VIEW, "data-done")) >= 1, "a first run", seconds=120)
     tab.click('button[role="tab"]:has-text("Score a text")')  # other tabs open while it runs
     tab.locator("#pg-score-prompt textarea").wait_for(state="visible")
@@ -69,8 +70,14 @@ def test_stop_keeps_what_came_frees_every_block_and_the_page_answers_meanwhile(t
     until(lambda: blocks.num_free_blocks == start, "free blocks", seconds=20)
     tab.wait_for_selector(f"{VIEW}:not(.pg-running)")
     done = int(tab.get_attribute(VIEW, "data-done"))
-    assert 1 <= done < 24
+    assert 1 <= done < 160
     assert tab.locator(BUTTONS).count() == done
+    # A link holds the seed that was drawn
+    seeds = {int(text) for text in tab.locator(BUTTONS).all_text_contents()}
+    tab.click("#pg-header button:has-text('Share')")
+    tab.wait_for_function("() => location.search.includes('tab=sweep')")
+    drawn = int(parse_qs(tab.evaluate("() => location.search.slice(1)"))["seed"][0])
+    assert drawn <= min(seeds) <= max(seeds) < drawn + 16
 
 
 def test_bad_fields_and_files_are_named(tab: Any, tmp_path: Path) -> None:
