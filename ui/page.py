@@ -56,7 +56,7 @@ def build(
         presets: the entries of the presets menu.
     """
     gr.set_static_paths([PLOTLY])
-    settings, lessons = dict(knobs.DEFAULTS), load_lessons()
+    settings, lessons, grammars = dict(knobs.DEFAULTS), load_lessons(), load_lessons(GRAMMARS)
     if recording is not None:
         settings |= knobs.settings_of(recording.request.sampling)
     first = Session(settings, recording)
@@ -89,11 +89,11 @@ def build(
                 with _tab(KvCache) as opened["kv"]:
                     kv_cache = KvCache(loader, load_request_sets(), load_model_shapes())
                 with _tab(Structure) as opened["structure"]:
-                    structure = Structure(loader, load_lessons(GRAMMARS))
+                    structure = Structure(loader, grammars)
                 with _tab(Score) as opened["score"]:
                     score = Score(loader)
                 with _tab(Lab) as opened["lab"]:
-                    lab = Lab(loader, lessons)
+                    lab = Lab(loader, [*lessons, *(lesson for lesson in grammars if lesson.question)])
                 with _tab(Code) as opened["code"]:
                     code = Code(loader)
         panels: list[Panel] = [inspect, compare, sweep, beams, samples, speculate, kv_cache]
@@ -104,7 +104,8 @@ def build(
         inspect.wire_branches_of(score.viewer, tabs, state)
         compare.wire_inspect(inspect, state, turned)
         sweep.wire_inspect(inspect, state, turned)
-        lab.wire_lessons([compare.lessons, beams.lessons, samples.lessons], tabs, state)
+        bars = [compare.lessons, beams.lessons, samples.lessons, structure.lessons]
+        lab.wire_lessons(bars, tabs, state)
         header.wire(state, turned, tabs, inspect, panels)
         header.restore_on(page)
         Api(loader).wire()

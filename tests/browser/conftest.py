@@ -130,6 +130,17 @@ def until(holds: Callable[[], object], what: str, seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
+def open_tab(page: Any, title: str) -> None:
+    """Open a tab by its title, out of the menu if it does not fit into the row."""
+    page.wait_for_timeout(300)  # the row is measured, and what does not fit moves into the menu
+    tab = page.locator(f'button[role="tab"]:has-text("{title}"):visible')
+    if tab.count():
+        tab.first.click()
+        return
+    page.locator("#pg-tabs .overflow-menu > button").click()
+    page.locator(f'#pg-tabs .overflow-dropdown button:has-text("{title}")').click()
+
+
 def text_of(page: Any, selector: str) -> str:
     return page.locator(selector).first.text_content() or ""
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.browser.conftest import set_knob, text_of
+from tests.browser.conftest import open_tab, set_knob, text_of
 from tests.browser.test_hostile import HOSTILE, assert_inert
 
 VIEW = ".pg-codes"
 
 
 def test_the_code_follows_the_knobs_and_foreign_settings_set_them(page: Any) -> None:
-    page.click('button[role="tab"]:has-text("Code")')
+    open_tab(page, "Code")
     page.fill("#pg-code-prompt textarea", HOSTILE)
     set_knob(page, "temperature", 0.45)
     page.wait_for_selector(f"{VIEW} pre:has-text('temperature=0.45')")

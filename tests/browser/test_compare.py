@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.conftest import Site, set_run, text_of, until
+from tests.browser.conftest import Site, open_tab, set_run, text_of, until
 from tests.browser.test_hostile import HOSTILE, assert_inert
 
 VIEW = ".pg-compare"
@@ -15,7 +15,7 @@ LANES = f"{VIEW} .pg-lane"
 
 @pytest.fixture
 def tab(page: Any) -> Any:
-    page.click('button[role="tab"]:has-text("Compare")')
+    open_tab(page, "Compare")
     page.locator('.pg-lanes [data-knob="top_p"]').first.wait_for(state="visible")
     return page
 

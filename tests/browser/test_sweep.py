@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from tests.browser.conftest import Site, set_run, text_of, until
+from tests.browser.conftest import Site, open_tab, set_run, text_of, until
 
 VIEW = ".pg-sweep"
 BUTTONS = f"{VIEW} .pg-sweep-seeds button"
@@ -16,7 +16,7 @@ BUTTONS = f"{VIEW} .pg-sweep-seeds button"
 
 @pytest.fixture
 def tab(page: Any) -> Any:
-    page.click('button[role="tab"]:has-text("Sweep")')
+    open_tab(page, "Sweep")
     page.locator("#pg-sweep-prompt textarea").wait_for(state="visible")
     return page
 
@@ -49,7 +49,7 @@ def test_a_sweep_draws_bands_and_a_run_opens_in_inspect(tab: Any, tmp_path: Path
     assert labels.replace("↵", "\n") == wanted
     assert tab.locator('[data-setting="seed"]').input_value() == "4"
     # The saved table, opened again, draws the same
-    tab.click('button[role="tab"]:has-text("Sweep")')
+    open_tab(tab, "Sweep")
     before = tab.get_attribute(VIEW, "data-number")
     tab.set_input_files(f"{VIEW} input[type=file]", tmp_path / "sweep.csv")
     tab.wait_for_selector(f"{VIEW}:not([data-number='{before}'])")
@@ -63,9 +63,9 @@ def test_stop_keeps_what_came_frees_every_block_and_the_page_answers_meanwhile(t
     set_run(tab, logit_bias="0: -100\n2: -100")
     sweep(tab, wait=False, low=0.5, high=1, count=10, seeds=16, max_new_tokens=10)
     until(lambda: int(tab.get_attribute(VIEW, "data-done")) >= 1, "a first run", seconds=120)
-    tab.click('button[role="tab"]:has-text("Score a text")')  # other tabs open while it runs
+    open_tab(tab, "Score a text")  # other tabs open while it runs
     tab.locator("#pg-score-prompt textarea").wait_for(state="visible")
-    tab.click('button[role="tab"]:has-text("Sweep")')
+    open_tab(tab, "Sweep")
     tab.click("#pg-sweep-stop")
     until(lambda: blocks.num_free_blocks == start, "free blocks", seconds=20)
     tab.wait_for_selector(f"{VIEW}:not(.pg-running)")
