@@ -39,7 +39,7 @@ from ui.tabs.viewer import QUIET, Updates, take_settings
 PROMPTS = Path(__file__).parent.parent.parent / "presets" / "lab" / "prompts.yaml"
 PERIOD = 0.5  # seconds between redraws while texts come in
 MAX_TOKENS = 256
-COLUMNS = ["method", "texts", "perplexity", "end in a loop", "4-grams again", "self-BLEU", "Zipf"]
+COLUMNS = ["method", "texts", "perplexity", "loops", "4-grams again", "self-BLEU", "Zipf"]
 FIELDS: list[dict[str, Any]] = [
     {
         "name": "max_new_tokens",

@@ -198,7 +198,7 @@ def plan(
         raise RequestError(f"a sweep takes at most {MAX_TOKENS} new tokens a run")
     base = knobs.request(prompt, settings | {"max_new_tokens": wanted["max_new_tokens"]}, salt)
     if base.seed is None:
-        base = replace(base, seed=secrets.randbelow(2**31))
+        base = replace(base, seed=secrets.randbelow(10_000))  # short: every run shows its own
     axes = [_axis(wanted["knob"], wanted["low"], wanted["high"], wanted["count"])]
     if wanted["second"]:
         axes.append(_axis(wanted["second"], wanted["low2"], wanted["high2"], wanted["count2"]))

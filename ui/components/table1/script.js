@@ -5,7 +5,11 @@ const part = (query) => root.querySelector(query);
 part("[data-act=csv]").addEventListener("click", () => trigger("csv", {}));
 function table(name, columns, rows) {
   const head = el("tr"), holder = part(`[data-table=${name}]`);
-  head.append(...columns.map((text) => el("th", "", text)));
+  head.append(...columns.map((text) => {
+    const cell = el("th", "", text);
+    if (text === "loops") cell.title = "share of the texts that end in a phrase repeated three times or more";
+    return cell;
+  }));
   holder.querySelector("thead").replaceChildren(head);
   holder.querySelector("tbody").replaceChildren(...rows.map((row) => {
     const line = el("tr");
