@@ -42,7 +42,11 @@ def verdict(view: View, judged: Judged | None) -> dict[str, str] | None:
     if judged is not None:
         return {"status": judged.status, "reason": judged.reason}
     trace = view.trace
-    if view.running or trace is None or trace.verdict is None:
+    if view.running or trace is None:
+        return None
+    if view.stopped:
+        return {"status": "incomplete", "reason": "the run was stopped"}
+    if trace.verdict is None:
         return None
     return {"status": trace.verdict.status, "reason": trace.verdict.reason}
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backend import Trace
-from tests.browser.conftest import PATIENCE, Site, set_run, text_of, until
+from tests.browser.conftest import PATIENCE, Site, set_knob, set_run, text_of, until
 from tests.browser.test_endpoints import call
 from tests.browser.test_hostile import HOSTILE, assert_inert
 
@@ -112,29 +112,27 @@ def test_arrow_keys_walk_the_tokens(tab: Any) -> None:
     tab.wait_for_selector(f"{STEP} .pg-step-name:text-is('Token 1')")
 
 
-@pytest.mark.parametrize(
-    ("kind", "source", "words", "place"),
-    [
-        ("json_schema", '{\n  "type": "string",\n}', "is not JSON: line 3, column 1", "line 3, column 1"),
-        ("json_schema", '{"type": "strnig"}', "type at /type", "line 1, column 10"),
-        ("json_schema", '{\n "uniqueItems": true, "type": "array"}', "uniqueItems at /uniqueItems", "line 2"),
-        ("json_schema", '{"enum": [1], "type": "string"}', "no value can satisfy the schema", "line 1"),
-        ("ebnf", 'root ::= "a" ghost', "rule 'ghost' is not defined", "line 1, column 14"),
-        ("ebnf", 'root ::= "a" root', "no text is ever complete", None),
-        ("regex", "a(?=b)", "character 2: look-ahead (?= is not supported", "line 1, column 2"),
-        ("structural_tag", "{}", "a structural tag reads", "line 1, column 1"),
-    ],
-)
-def test_errors_name_the_place_and_the_next_run_is_fine(
-    tab: Any, kind: str, source: str, words: str, place: str | None
-) -> None:
-    write(tab, source, kind=kind)
-    compiled(tab, "error", words)
-    shown = tab.locator(f"{REPORT} .pg-compiled-place:not([hidden])")
-    if place is None:
-        assert shown.count() == 0
-    else:
-        assert place in (shown.text_content() or "")
+ERRORS = [
+    ("json_schema", '{\n  "type": "string",\n}', "is not JSON: line 3, column 1", "line 3, column 1"),
+    ("json_schema", '{"type": "strnig"}', "type at /type", "line 1, column 10"),
+    ("json_schema", '{\n "uniqueItems": true, "type": "array"}', "uniqueItems at /uniqueItems", "line 2"),
+    ("json_schema", '{"enum": [1], "type": "string"}', "no value can satisfy the schema", "line 1"),
+    ("ebnf", 'root ::= "a" ghost', "rule 'ghost' is not defined", "line 1, column 14"),
+    ("ebnf", 'root ::= "a" root', "no text is ever complete", None),
+    ("regex", "a(?=b)", "character 2: look-ahead (?= is not supported", "line 1, column 2"),
+    ("structural_tag", "{}", "a structural tag reads", "line 1, column 1"),
+]
+
+
+def test_errors_name_the_place_and_the_next_run_is_fine(tab: Any) -> None:
+    for kind, source, words, place in ERRORS:
+        write(tab, source, kind=kind)
+        compiled(tab, "error", words)
+        shown = tab.locator(f"{REPORT} .pg-compiled-place:not([hidden])")
+        if place is None:
+            assert shown.count() == 0
+        else:
+            assert place in (shown.text_content() or "")
     tab.click("#pg-structure-run")
     tab.wait_for_selector(f"{TEXT} .pg-notice:not([hidden])")
     assert words in text_of(tab, f"{TEXT} .pg-notice")
@@ -154,20 +152,25 @@ def test_a_text_cut_at_the_limit_is_incomplete_and_nothing_is_parsed(tab: Any) -
     assert tab.locator(f"{WITH} .pg-structured-parsed:not([hidden])").count() == 0
 
 
-def test_a_candidate_branches_under_the_grammar_and_a_masked_one_is_refused(tab: Any) -> None:
+def test_a_candidate_branches_under_the_grammar_and_a_masked_one_is_refused(tab: Any, site: Site) -> None:
+    set_knob(tab, "temperature", 1)
+    set_knob(tab, "top_p", 1)  # nothing else cuts: every allowed token is listed
+    tab.fill("#pg-structure-prompt textarea", "My favourite pet is a ")
     write(tab, "(cat|dog)[.]", kind="regex", max_new_tokens="8")
     compiled(tab, "fine", "compiled in")
     run(tab)
     before = text(tab)
     tab.locator(TOKENS).first.click()
     tab.wait_for_selector(f"{STEP} .pg-step-name:text-is('Token 0')")
+    tab.click(f"{STEP} .pg-table-foot button:has-text('show all')")
     other = "dog" if before.startswith("c") else "cat"
-    row = tab.locator(f"{STEP} tbody tr", has_text=other[0]).filter(has_not_text="masked").first
+    label = f"[data-id='{site.engine.encode(other)[0]}']"
+    row = tab.locator(f"{STEP} tbody tr{label}")
     number = tab.get_attribute(TEXT, "data-number")
     row.click()
     tab.wait_for_selector(f"{TEXT}:not([data-number='{number}']):not(.pg-running)")
     tab.wait_for_selector(f"{WITH} .pg-s-verdict[data-status=valid]")
-    assert text(tab) in ("cat.", "dog.")
+    assert text(tab) == f"{other}."
     tab.wait_for_selector(f"{STEP} tbody tr:has-text('masked by grammar')")
     tab.locator(f"{STEP} tbody tr", has_text="masked by grammar").first.click()
     tab.wait_for_selector(f"{TEXT} .pg-notice:not([hidden])")
@@ -184,7 +187,7 @@ def test_both_engines_can_be_chosen(tab: Any) -> None:
 
 
 def test_stop_ends_a_constrained_run(tab: Any, site: Site) -> None:
-    write(tab, "[a-z ]{400}", kind="regex", max_new_tokens="400")
+    write(tab, "[^.]{1500}[.]", kind="regex", max_new_tokens="512")
     compiled(tab, "fine", "compiled in")
     tab.click("#pg-structure-run")
     tab.wait_for_selector(TOKENS)
@@ -199,7 +202,7 @@ def test_stop_ends_a_constrained_run(tab: Any, site: Site) -> None:
 
 
 def test_hostile_grammars_and_prompts_stay_text(tab: Any) -> None:
-    write(tab, json.dumps({"enum": [HOSTILE], "title": HOSTILE}), max_new_tokens="400")
+    write(tab, json.dumps({"enum": [HOSTILE], "title": HOSTILE}), max_new_tokens="40")
     tab.fill("#pg-structure-prompt textarea", HOSTILE)
     compiled(tab, "fine", "compiled in")
     set_run(tab, seed=1)
