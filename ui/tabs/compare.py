@@ -124,7 +124,8 @@ class Compare:
                 due = time.monotonic() + PERIOD
         if view.running:  # another run has taken over, and draws
             return
-        self._explain(session, values)
+        if compared.lanes and not view.notice:  # a refused run leaves the lanes as they were
+            self._explain(session, values)
         yield {**self.draw(session), **self.compose.running(view.running)}
         time.sleep(PERIOD)  # and again: an update close upon another may never reach the page
         yield {**self.draw(session), **self.compose.running(view.running)}
