@@ -26,7 +26,7 @@ class KvState:
         engine: whose pool is watched. live: that pool as of the last `refresh`.
         changes: what happened since `start`. told: places in it that the log tells.
         order: the sequences of each run in the order they appeared.
-        at: how many changes the replay shows; None follows the newest.
+        at: how many changes the replay shows; None follows the newest. turn: when the reader last chose that.
         block, member: what the reader selected. mark: a block another tab points at, and what lies there.
         lock: held while the pool is brought up to date or drawn.
     """
@@ -42,6 +42,7 @@ class KvState:
     told: list[int] = field(default_factory=list)
     order: dict[int, list[int]] = field(default_factory=dict)
     at: int | None = None
+    turn: int = 0
     block: int | None = None
     member: str = ""
     mark: dict[str, Any] | None = None

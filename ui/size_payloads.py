@@ -36,6 +36,8 @@ def turned(state: SizeState, shapes: Mapping[str, ModelShape], data: Any) -> Siz
     """The state after the reader's choice; what makes no sense is named in `notice` and changes nothing."""
     sent = data if isinstance(data, dict) else {}
     if type(sent.get("asked")) is int:
+        if sent["asked"] < state.asked:  # a later choice has been served first
+            return state
         state = replace(state, asked=sent["asked"])
     try:
         if isinstance(sent.get("config"), str):

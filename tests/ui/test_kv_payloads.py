@@ -174,6 +174,13 @@ def test_a_pasted_config_is_used_at_once() -> None:
     assert turned(state, shapes, {"shape": "gpt-2"}).shape == "gpt-2"
 
 
+def test_a_choice_that_arrives_after_a_later_one_is_left_out() -> None:
+    shapes = load_model_shapes()
+    later = turned(SizeState(), shapes, {"asked": 2, "shape": "gpt-2"})
+    assert turned(later, shapes, {"asked": 1, "shape": "llama-3-8b"}) == later
+    assert turned(later, shapes, {"asked": 3, "shape": "llama-3-8b"}).shape == "llama-3-8b"
+
+
 # Sets of requests
 
 VALID = """

@@ -103,21 +103,18 @@ class KvCache:
             getattr(self.requests, trigger)(
                 self._acting(act), inputs=[session], outputs=self.drawn, trigger_mode="multiple", **QUIET
             )
+        # Not "always_last": of events that overlap it sends the last with the data of the first.
         for component in (self.pool, self.blocks):
             for trigger, act in (("replay", _replay), ("pin", _pin)):
                 getattr(component, trigger)(
-                    self._acting(act),
-                    inputs=[session],
-                    outputs=self.drawn,
-                    trigger_mode="always_last",
-                    **QUIET,
+                    self._acting(act), inputs=[session], outputs=self.drawn, trigger_mode="multiple", **QUIET
                 )
         self.recompute.measure(
             self._measure, inputs=[session, settings, self.prompt], outputs=[self.recompute], **QUIET
         )
         self.recompute.halt(lambda session: halt(session.measuring), inputs=[session], queue=False, **QUIET)
         self.size.turn(
-            self._turn_size, inputs=[session], outputs=[self.size], trigger_mode="always_last", **QUIET
+            self._turn_size, inputs=[session], outputs=[self.size], trigger_mode="multiple", **QUIET
         )
 
     def start(self, session: Session, turned: Any, prompt: str, sent: Any) -> Iterator[Updates]:
@@ -333,7 +330,9 @@ def _choose_member(state: KvState, event: gr.EventData) -> None:
 
 def _replay(state: KvState, event: gr.EventData) -> None:
     """Look at the pool as it was after some changes; no number follows the newest."""
-    state.at = whole(event, "at")
+    turn = whole(event, "turn") or 0
+    if turn >= state.turn:  # a later turn of the slider may have been served first
+        state.turn, state.at = turn, whole(event, "at")
 
 
 def _pin(state: KvState, event: gr.EventData) -> None:

@@ -90,7 +90,7 @@ function point(node) {
   const block = node ? Number(node.dataset.block) : -1;
   window.dispatchEvent(new CustomEvent("pg-point", { detail: block >= 0 ? block : null }));
 }
-log.addEventListener("click", (event) => { const item = event.target.closest("li"); if (item) trigger("replay", { at: Number(item.dataset.at) }); });
+log.addEventListener("click", (event) => { const item = event.target.closest("li"); if (item) trigger("replay", { at: Number(item.dataset.at), turn: Date.now() }); });
 for (const list of [tables, tokens]) {
   list.addEventListener("mouseover", (event) => point(event.target.closest("[data-block]")));
   list.addEventListener("mouseleave", () => point(null));

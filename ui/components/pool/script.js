@@ -158,7 +158,20 @@ function showTip(block) {
   tip.style.left = Math.max(0, Math.min(x, root.clientWidth - tip.offsetWidth - 4)) + "px";
   tip.style.top = y + "px";
 }
-function goTo(at) { stopReplay(); trigger("replay", { at }); }
+// At most every 90 ms, the last one in any case; the server keeps the newest turn.
+let wanted = null, sending = null;
+function send(at) {
+  wanted = { at };
+  if (sending !== null) return;
+  const go = () => {
+    if (wanted === null) { sending = null; return; }
+    trigger("replay", { at: wanted.at, turn: Date.now() });
+    wanted = null;
+    sending = setTimeout(go, 90);
+  };
+  go();
+}
+function goTo(at) { stopReplay(); send(at); }
 function stopReplay() { clearInterval(replay); replay = null; put(part("[data-do=play]"), "▶ Replay"); }
 
 canvas.addEventListener("mousemove", (event) => { const block = blockAt(event); point(block); showTip(block); });
@@ -173,7 +186,7 @@ canvas.addEventListener("keydown", (event) => {
   else return;
   event.preventDefault();
 });
-slider.addEventListener("input", () => { stopReplay(); const at = Number(slider.value); trigger("replay", { at: at >= Number(slider.max) ? null : at }); });
+slider.addEventListener("input", () => { stopReplay(); const at = Number(slider.value); send(at >= Number(slider.max) ? null : at); });
 part("[data-do=live]").addEventListener("click", () => goTo(null));
 part("[data-do=play]").addEventListener("click", () => {
   if (replay !== null) { stopReplay(); return; }
@@ -182,9 +195,9 @@ part("[data-do=play]").addEventListener("click", () => {
   put(part("[data-do=play]"), "❚❚ Pause");
   replay = setInterval(() => {
     at += step;
-    if (at >= total) { stopReplay(); trigger("replay", { at: null }); return; }
+    if (at >= total) { stopReplay(); send(null); return; }
     slider.value = at;
-    trigger("replay", { at });
+    send(at);
   }, 120);
 });
 // A token or a table entry elsewhere on the tab was pointed at.

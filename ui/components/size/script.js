@@ -42,7 +42,7 @@ function draw() {
   bars("context", value.over_context, value.num_tokens);
   bars("batch", value.over_batch, value.batch_size);
 }
-// All of it every time: of several events that wait only the last is kept.
+// All of it every time, so that the newest choice needs no earlier one.
 function choice() {
   const numbers = Object.entries(turns).filter(([, node]) => node.tagName === "INPUT" && !Number.isNaN(node.valueAsNumber));
   asked += 1;
