@@ -56,6 +56,18 @@ class Pool:
 
     runner: ModelRunner
     blocks: BlockManager
+    copies: dict[int, int] = field(default_factory=dict, compare=False)  # source by copy, not yet done
+
+    def copy_later(self, pairs: list[tuple[int, int]]) -> None:
+        """Note (source, copy) pairs of blocks; one call for all beams is far quicker than one for each."""
+        if any(source in self.copies for source, _ in pairs):
+            self.copy_now()
+        self.copies.update((copy, source) for source, copy in pairs)
+
+    def copy_now(self) -> None:
+        """Copy what was noted. A block given to someone else meanwhile holds nothing of theirs yet."""
+        self.runner.copy_blocks([(source, copy) for copy, source in self.copies.items()])
+        self.copies.clear()
 
 
 @dataclass(eq=False)
@@ -352,7 +364,7 @@ class Scheduler:
             if youngest is run:
                 raise OutOfBlocks("no younger run to take blocks from")
             self._preempt(youngest)
-        pool.runner.copy_blocks(pool.blocks.reserve(sequence, num_tokens))
+        pool.copy_later(pool.blocks.reserve(sequence, num_tokens))
         self._report_changes(run)
 
     def _preempt(self, run: Run) -> None:
@@ -373,6 +385,7 @@ class Scheduler:
     def _forward(self, pool: Pool, parts: list[_Part]) -> dict[_Part, Tensor | Exception]:
         """Logits per part. Where the call fails, each run is tried alone, so that one cannot fail another."""
         try:
+            pool.copy_now()
             return dict(zip(parts, pool.runner.forward([part.piece for part in parts]), strict=True))
         except Exception as error:
             runs = {part.run: None for part in parts}

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+# Several test processes share the cores; together they must not use more threads than there are.
+torch.set_num_threads(max(1, torch.get_num_threads() // WORKERS))
 
 
 @pytest.fixture(autouse=True)

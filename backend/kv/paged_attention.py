@@ -63,6 +63,26 @@ class Row:
 
 
 @dataclass
+class Bundle:
+    """Sequences of one length with one new token each, so that one call computes all of them.
+
+    Attributes:
+        places: their places among the T packed tokens; [R].
+        block_ids: their block tables; [R, blocks].
+        num_tokens: their length, the new token included.
+    """
+
+    places: Tensor
+    block_ids: Tensor
+    num_tokens: int
+
+    def gather(self, pool: Tensor, block_size: int) -> Tensor:
+        """Keys or values of the sequences; [R, num_tokens, kv_heads, head_size], from [slots, ...]."""
+        blocks = pool.view(-1, block_size, *pool.shape[1:]).index_select(0, self.block_ids.flatten())
+        return blocks.view(len(self.places), -1, *pool.shape[1:])[:, : self.num_tokens]
+
+
+@dataclass
 class PackedBatch:
     """Where everything of one forward lies.
 
@@ -73,6 +93,7 @@ class PackedBatch:
     rows: list[Row]
     slots: Tensor | None
     block_size: int
+    bundles: list[Bundle] = field(default_factory=list)
 
 
 def paged_attention(
@@ -100,10 +121,16 @@ def paged_attention(
         raise ModelUnavailable(f"{type(module).__name__} cannot be paged: {reason}")
     if packed.block_size == 0:
         key, value = key[0].transpose(0, 1), value[0].transpose(0, 1)
-    outputs = [
-        _attend(row, query, key, value, packed.block_size, scaling, sliding_window) for row in packed.rows
-    ]
-    return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)), None
+    size = packed.block_size
+    if not packed.bundles:
+        outputs = [_attend(row, query, key, value, size, scaling, sliding_window) for row in packed.rows]
+        return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)), None
+    whole = query.new_empty(1, query.shape[2], query.shape[1], value.shape[-1])
+    for row in packed.rows:
+        whole[:, row.start : row.end] = _attend(row, query, key, value, size, scaling, sliding_window)
+    for bundle in packed.bundles:
+        whole[0, bundle.places] = _attend_bundle(bundle, query, key, value, size, scaling, sliding_window)
+    return whole, None
 
 
 def _attend(
@@ -134,3 +161,24 @@ def _attend(
         mask = row.mask(window, repeats, query.device)
     out = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scaling)
     return out.reshape(1, heads, row.num_new, values.shape[-1]).transpose(1, 2)
+
+
+def _attend_bundle(
+    bundle: Bundle,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    block_size: int,
+    scaling: float | None,
+    sliding_window: int | None,
+) -> Tensor:
+    """All rows of a bundle; [R, heads, head_size]."""
+    window = sliding_window or bundle.num_tokens
+    keys = bundle.gather(key, block_size)[:, -window:].transpose(1, 2)  # [R, kv_heads, tokens, head_size]
+    values = bundle.gather(value, block_size)[:, -window:].transpose(1, 2)
+    queries = query[0].index_select(1, bundle.places).transpose(0, 1)  # [R, heads, head_size]
+    count, heads, head_size = queries.shape
+    kv_heads = keys.shape[1]
+    folded = queries.reshape(count, kv_heads, heads // kv_heads, head_size)
+    out = F.scaled_dot_product_attention(folded, keys, values, scale=scaling)
+    return out.reshape(count, heads, values.shape[-1])

@@ -42,10 +42,13 @@ class PagedCache(Cache):
         """Copy the contents of each (source, copy) pair in all layers."""
         if not pairs:
             return
-        sources, copies = zip(*pairs, strict=True)
-        for pool in (pool for pools in self._pools.values() for pool in pools):
+        pools = [pool for pools in self._pools.values() for pool in pools]
+        if not pools:
+            return
+        sources, copies = torch.tensor(pairs, device=pools[0].device).unbind(1)
+        for pool in pools:
             blocks = pool.view(self.num_blocks, self.block_size, *pool.shape[1:])
-            blocks[list(copies)] = blocks[list(sources)]
+            blocks.index_copy_(0, copies, blocks.index_select(0, sources))
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Lengths differ by row, and positions are always given, so there is no one length."""

@@ -11,11 +11,12 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
 from backend.errors import ModelUnavailable
-from backend.kv.paged_attention import PackedBatch, Row, paged_attention
+from backend.kv.paged_attention import Bundle, PackedBatch, Row, paged_attention
 from backend.kv.paged_cache import PagedCache
 from backend.kv.size import kv_cache_bytes
 
 _ATTENTION = "decoding_playground_paged"
+BUNDLED_TOKENS = 256
 _PAGEABLE_LAYERS = {"full_attention", "sliding_attention"}
 AttentionInterface.register(_ATTENTION, paged_attention)
 
@@ -101,13 +102,34 @@ class ModelRunner:
                 [Row(start, end, end - start, start, None) for start, end in bounds_of], None, 0
             )
         size = self.cache.block_size
-        rows = [self._row(piece, *bounds) for piece, bounds in zip(pieces, bounds_of, strict=True)]
+        bundled = self._bundles(pieces)
+        places = {place for members in bundled for place in members}
+        rows = [self._row(pieces[i], *bounds_of[i]) for i in range(len(pieces)) if i not in places]
+        bundles = [self._bundle(members, pieces, bounds_of) for members in bundled]
         slots = [
             (piece.block_table or ())[at // size] * size + at % size
             for piece, (start, end) in zip(pieces, bounds_of, strict=True)
             for at in positions[start:end]
         ]
-        return PackedBatch(rows, self._tensor(slots), size)
+        return PackedBatch(rows, self._tensor(slots), size, bundles)
+
+    def _bundles(self, pieces: list[Piece]) -> list[list[int]]:
+        """The numbers of the pieces that can be attended to together: short, one new token, one length.
+
+        Gathering copies the keys; of a long sequence in one piece a view is cheaper than the copy.
+        """
+        by_length: dict[int, list[int]] = {}
+        for number, piece in enumerate(pieces):
+            if len(piece.token_ids) == 1 and piece.start < BUNDLED_TOKENS:
+                by_length.setdefault(piece.start, []).append(number)
+        return [members for members in by_length.values() if len(members) > 1]
+
+    def _bundle(self, members: list[int], pieces: list[Piece], bounds_of: list[tuple[int, int]]) -> Bundle:
+        num_tokens = pieces[members[0]].start + 1
+        num_blocks = -(-num_tokens // self.cache.block_size)
+        tables = [list(pieces[number].block_table or ())[:num_blocks] for number in members]
+        places = self._tensor([bounds_of[number][0] for number in members])
+        return Bundle(places, self._tensor(tables), num_tokens)
 
     def _row(self, piece: Piece, start: int, end: int) -> Row:
         num_tokens = piece.start + len(piece.token_ids)

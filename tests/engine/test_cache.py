@@ -10,6 +10,7 @@ import torch
 from backend import Engine, Request, RequestError, Sample, SamplingParams, Trace, TraceError
 from backend.events import BlocksChanged, Prefilled
 from backend.sampling.pipeline import Pipeline
+from backend.scheduler import Pool
 from tests import models
 from tests.running import audit, finished, greedy, together, token_ids
 
@@ -271,3 +272,29 @@ def test_the_hit_counter_leaves_out_what_a_preempted_run_computed_itself() -> No
     engine._scheduler._preempt(run)
     events.extend(stream)
     assert finished(events).num_cached_tokens == 0
+
+
+class Copied:
+    """Stands for a runner: blocks are numbers in a list."""
+
+    def __init__(self, contents: list[str]):
+        self.contents = contents
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        before = list(self.contents)
+        for source, copy in pairs:
+            self.contents[copy] = before[source]
+
+
+def test_copies_of_a_step_are_done_together_as_if_one_after_another() -> None:
+    runner = Copied(list("abcde"))
+    pool = Pool(runner, None)  # type: ignore[arg-type]
+    pool.copy_later([(0, 1)])
+    pool.copy_later([(2, 3)])
+    assert runner.contents == list("abcde")
+    pool.copy_later([(4, 3)])  # the block was given to another meanwhile
+    pool.copy_later([(1, 2)])  # a copy of a copy
+    pool.copy_now()
+    assert runner.contents == list("aaaee")
+    pool.copy_now()
+    assert runner.contents == list("aaaee")

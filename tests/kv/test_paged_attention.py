@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from backend.errors import ModelUnavailable
-from backend.kv.paged_attention import PackedBatch, Row, paged_attention
+from backend.kv.paged_attention import Bundle, PackedBatch, Row, paged_attention
 from backend.kv.paged_cache import PagedCache
 
 HEAD_SIZE = 8
@@ -110,6 +110,49 @@ def test_pages_equal_plain_attention(
 ) -> None:
     case = Case(*STEPS[step], heads, torch.float64, scattered)
     torch.testing.assert_close(case.paged(window, 0.3), case.plain(window, 0.3), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 8, 100])
+@pytest.mark.parametrize("heads", [(4, 4), (6, 2), (4, 1)])
+@pytest.mark.parametrize(
+    ("lengths", "new", "bundles"),
+    [
+        ([9, 9, 9], [1, 1, 1], [[0, 1, 2]]),
+        ([16, 16], [1, 1], [[0, 1]]),
+        ([9, 5, 9, 1, 12, 5], [1, 1, 1, 1, 7, 1], [[0, 2], [1, 5]]),
+    ],
+)
+def test_rows_of_one_length_are_attended_to_together(
+    lengths: list[int], new: list[int], bundles: list[list[int]], heads: tuple[int, int], window: int | None
+) -> None:
+    case = Case(lengths, new, heads, torch.float64, scattered=True)
+    bundled = {place for members in bundles for place in members}
+    packed = PackedBatch(
+        [row for place, row in enumerate(case.rows) if place not in bundled],
+        None,
+        BLOCK_SIZE,
+        [
+            Bundle(
+                torch.tensor([case.rows[place].start for place in members]),
+                torch.stack([table_of(case.rows[place]) for place in members]),
+                lengths[members[0]],
+            )
+            for members in bundles
+        ],
+    )
+    query = torch.cat(case.queries, 1)[None]
+    out, _ = paged_attention(
+        torch.nn.Module(), query, *case.pools, None, scaling=0.3, sliding_window=window, packed=packed
+    )
+    torch.testing.assert_close(out[0], case.plain(window, 0.3), rtol=1e-10, atol=1e-10)
+
+
+def table_of(row: Row) -> Tensor:
+    if row.block_ids is not None:
+        return row.block_ids
+    assert row.first_slot is not None
+    first = row.first_slot // BLOCK_SIZE
+    return torch.arange(first, first + -(-row.num_tokens // BLOCK_SIZE))
 
 
 @pytest.mark.parametrize("step", STEPS)
