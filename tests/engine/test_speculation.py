@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +13,9 @@ import pytest
 
 from backend import Engine, Request, RequestError, Sample, SamplingParams, Speculative, Trace
 from backend.events import DraftVerified, TokenDecoded
+from backend.model.catalogue import LoadedModel
 from tests import models
+from tests.engine.test_greedy_equality import PROMPTS as TWENTY
 from tests.running import audit, finished, together
 
 GREEDY = SamplingParams(temperature=0)
@@ -85,24 +89,70 @@ def test_greedy_text_of_a_tiny_model_is_that_of_plain_decoding(
     drafts_are_free(engine)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("source", SOURCES, ids=NAMES)
-@pytest.mark.parametrize("k", [1, 3, 8])
-@pytest.mark.parametrize("sampling", [GREEDY, PENALISED], ids=["plain", "penalties"])
-def test_greedy_text_is_that_of_plain_decoding_alone_and_in_a_batch(
-    bundled_engine: Engine, sampling: SamplingParams, k: int, source: dict[str, Any]
-) -> None:
-    asked = [
+# Twenty prompts, k from 1 to 8: mixed over the prompts; with PLAYGROUND_FULL_GRID=1 every k on every prompt.
+FULL = os.environ.get("PLAYGROUND_FULL_GRID") == "1"
+LENGTHS = [[k] * 20 for k in range(1, 9)] if FULL else [[1 + place % 8 for place in range(20)]]
+NEW_TOKENS = 24 if FULL else 16
+
+
+@pytest.fixture(scope="module")
+def short_draft(bundled: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a draft model with the bundled model's tokenizer: its first six layers alone."""
+    folder = tmp_path_factory.mktemp("draft")
+    model = copy.deepcopy(bundled.model)
+    model.model.layers = model.model.layers[:6]
+    model.config.num_hidden_layers = 6
+    model.save_pretrained(folder)
+    bundled.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def plain_texts(bundled_engine: Engine) -> dict[bool, list[Trace]]:
+    """The texts of plain greedy decoding, without and with penalties and bans."""
+    return {
+        penalised: [
+            bundled_engine.generate(plain(each)) for each in speculative(penalised, "prompt_lookup", [1] * 20)
+        ]
+        for penalised in (False, True)
+    }
+
+
+def speculative(penalised: bool, draft: str, lengths: list[int]) -> list[Request]:
+    return [
         Request(
-            prompt, sampling=sampling, strategy=Speculative(num_draft_tokens=k, **source), max_new_tokens=24
+            prompt[:200],
+            sampling=PENALISED if penalised else GREEDY,
+            strategy=Speculative(draft=draft, num_draft_tokens=k),
+            max_new_tokens=NEW_TOKENS,
         )
-        for prompt in PROMPTS
+        for prompt, k in zip(TWENTY, lengths, strict=True)
     ]
-    expected = together(bundled_engine, [plain(request) for request in asked])
-    assert_same(bundled_engine.generate(asked[0]), expected[0])
-    others = [Request("The sea", sampling=SamplingParams(), seed=1, max_new_tokens=12)]
-    for ours, theirs in zip(together(bundled_engine, [*asked, *others])[:-1], expected, strict=True):
-        assert_same(ours, theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("penalised", [False, True], ids=["plain", "penalties"])
+@pytest.mark.parametrize("lengths", LENGTHS, ids=lambda ks: f"k={ks[0]}" if FULL else "mixed")
+@pytest.mark.parametrize("source", ["prompt_lookup", "layer_skip", "draft model"])
+def test_greedy_text_of_twenty_prompts_is_that_of_plain_decoding(
+    source: str,
+    lengths: list[int],
+    penalised: bool,
+    bundled_engine: Engine,
+    short_draft: str,
+    plain_texts: dict[bool, list[Trace]],
+) -> None:
+    asked = speculative(penalised, short_draft if source == "draft model" else source, lengths)
+    expected = plain_texts[penalised]
+    alone = range(20) if FULL else range(0, 20, 6)
+    for number in alone:
+        assert_same(bundled_engine.generate(asked[number]), expected[number])
+    other = Request("The sea", sampling=SamplingParams(), seed=1, max_new_tokens=12)
+    for start in (0, 10):
+        batch = [*asked[start : start + 10], other]
+        found = together(bundled_engine, batch)[:-1]
+        for ours, theirs in zip(found, expected[start : start + 10], strict=True):
+            assert_same(ours, theirs)
     drafts_are_free(bundled_engine)
 
 
