@@ -28,6 +28,7 @@ from ui import components, tables, worked_payloads
 from ui.compare_payloads import fixed
 from ui.lessons import Lesson
 from ui.loading import Loader
+from ui.order import drawn
 from ui.payloads import percent
 from ui.session import Session
 from ui.tabs.compose import Compose
@@ -203,13 +204,14 @@ def whole_seed(values: dict[str, Any]) -> int:
 
 def payload(session: Session) -> dict[str, Any]:
     """What the table component draws."""
-    view = session.lab
+    number, view = drawn(), session.lab
     by_method: dict[str, list[Outcome]] = {name: [] for name in METHODS}
     for outcome in session.measured:
         if not outcome.error:
             by_method[method_of(outcome.index)].append(outcome)
     rows = {name: measured(found) for name, found in by_method.items()}
     return {
+        "drawn": number,
         "number": view.number,
         "running": view.running,
         "phase": view.phase,
