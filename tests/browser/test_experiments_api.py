@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,8 @@ def test_every_endpoint_is_an_mcp_tool_with_described_parameters(site: Site) -> 
             values = {"prompt": "The sea", "temperature": 0, "max_new_tokens": 3}
             return tools, await session.call_tool(generate, values)
 
-    tools, result = asyncio.run(ask())
+    with ThreadPoolExecutor(1) as apart:  # this thread may hold playwright's event loop
+        tools, result = apart.submit(lambda: asyncio.run(ask())).result()
     by_name = {next(name for name in ENDPOINTS if tool.name.endswith(name)): tool for tool in tools}
     assert set(by_name) == set(ENDPOINTS)
     assert len(tools) == len(ENDPOINTS)

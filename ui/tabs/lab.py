@@ -108,7 +108,7 @@ class Lab:
         )
         self.compose.wire_stop(session, lambda session: session.lab)
         self.view.csv(self._csv, inputs=[session], outputs=[self.saver], **QUIET)
-        self.worked.turn(self._work, outputs=[self.worked], trigger_mode="always_last", **QUIET)
+        self.worked.turn(self._work, outputs=[self.worked], trigger_mode="multiple", **QUIET)
 
     def wire_lessons(self, bars: Sequence[LessonBar], tabs: gr.Tabs, session: gr.State) -> None:
         """A lesson opens in its tab, with its settings in place."""
@@ -156,8 +156,8 @@ class Lab:
             yield {**self.draw(session), **self.compose.running(view.running)}
 
     def _work(self, event: gr.EventData) -> Updates:
-        data = event._data if isinstance(event._data, dict) else {}
-        return {self.worked: {"results": worked_payloads.results(data.get("inputs"))}}
+        order, data = drawn(), event._data if isinstance(event._data, dict) else {}
+        return {self.worked: {"drawn": order, "results": worked_payloads.results(data.get("inputs"))}}
 
     def _csv(self, session: Session) -> dict[str, Any]:
         rows = [row["cells"] for row in payload(session)["measured"]]

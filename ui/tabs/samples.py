@@ -83,9 +83,7 @@ class Samples:
             )
         self.lessons.wire(session, settings, self.prompt, self.fields)
         self.compose.wire_stop(session, lambda session: session.samples)
-        self.cards.rule(
-            self._rule, inputs=[session], outputs=[self.cards], trigger_mode="always_last", **QUIET
-        )
+        self.cards.rule(self._rule, inputs=[session], outputs=[self.cards], trigger_mode="multiple", **QUIET)
 
     def start(self, session: Session, turned: Any, prompt: str, sent: Any) -> Iterator[Updates]:
         take_settings(session, turned)

@@ -111,7 +111,7 @@ class SweepTab:
         self.view.csv(self._csv, inputs=[session], outputs=[self.saver], **QUIET)
         self.view.open_table(self._open, inputs=[session], outputs=[self.view], **QUIET)
         self.view.measure(
-            self._measure, inputs=[session], outputs=[self.view], trigger_mode="always_last", **QUIET
+            self._measure, inputs=[session], outputs=[self.view], trigger_mode="multiple", **QUIET
         )
 
     def wire_inspect(self, inspect: Inspect, session: gr.State, settings: gr.HTML) -> None:

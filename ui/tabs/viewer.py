@@ -89,9 +89,8 @@ class Viewer:
 
     def wire(self, session: gr.State) -> None:
         """Looking at a token (hover, keyboard) and pinning it, from the strip or the curve."""
-        self.strip.show(
-            self._show, inputs=[session], outputs=self.outputs, trigger_mode="always_last", **QUIET
-        )
+        # Never "always_last": of events that overlap gradio sends the last with the data of the first.
+        self.strip.show(self._show, inputs=[session], outputs=self.outputs, trigger_mode="multiple", **QUIET)
         for component in (self.strip, self.curve):
             component.pin(self._pin, inputs=[session], outputs=self.outputs, trigger_mode="multiple", **QUIET)
 
