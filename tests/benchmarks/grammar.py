@@ -6,14 +6,15 @@ as many tokens without it, taking turns in one process. Aims: 1 ms a mask, 1.1 t
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import sys
-import time
-from dataclasses import replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path[0] = str(Path(__file__).resolve().parents[2])  # the folder beside holds an inspect.py of its own
+
+import argparse
+import statistics
+import time
+from dataclasses import replace
 
 from backend import Engine, Request
 from backend.grammar.constraint import Constraint
