@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
-import logging
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TypeVar
 
 import torch
 
@@ -27,6 +23,7 @@ from backend.grammar.constraint import Constraint
 from backend.grammar.matcher import Tokens
 from backend.grammar.verdict import Verdict, judge
 from backend.kv.block_manager import BlockManager
+from backend.loop import Loop
 from backend.model import catalogue
 from backend.model.bundled import NAME as BUNDLED
 from backend.model.catalogue import LoadedModel
@@ -40,9 +37,6 @@ from backend.sequence import Sequence
 from backend.text import Vocabulary
 from backend.trace import Trace
 
-log = logging.getLogger(__name__)
-T = TypeVar("T")
-
 POOL_BYTES = {"cpu": 1 << 30, "cuda": 4 << 30}
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -53,13 +47,13 @@ class EventStream(Iterator[Event]):
     def __init__(
         self,
         request: Request,
-        engine: Engine,
+        loop: Loop,
         run: Run,
         events: queue.SimpleQueue[Event],
         ended: threading.Event,
     ):
         self.request = request
-        self._engine = engine
+        self._loop = loop
         self._run = run
         self._events = events
         self._ended = ended
@@ -83,7 +77,7 @@ class EventStream(Iterator[Event]):
         """
         if self._exhausted:
             raise StopIteration
-        event = self._engine._next_event(self._events)
+        event = self._loop.next_event(self._events)
         self._exhausted = isinstance(event, Finished)
         return event
 
@@ -93,7 +87,7 @@ class EventStream(Iterator[Event]):
         What happened until then, Finished included, can still be read.
         """
         if not self._ended.is_set():
-            self._engine._cancel(self._run, self._ended)
+            self._loop.cancel(self._run, self._ended)
 
     def __enter__(self) -> EventStream:
         return self
@@ -104,7 +98,7 @@ class EventStream(Iterator[Event]):
     def __del__(self) -> None:
         # The garbage collector runs in any thread, the loop's own included: ask, but never wait.
         if not self._ended.is_set():
-            self._engine._inbox.append(lambda: self._engine._scheduler.cancel(self._run))
+            self._loop.cancel_later(self._run)
 
 
 class Engine:
@@ -134,17 +128,13 @@ class Engine:
             self._runner.verify()
         self._loaded = loaded
         self._siblings: dict[int, Engine] = {}
+        self._siblings_lock = threading.Lock()
         self._eos_ids = _eos_ids(loaded)
         pool = Pool(self._runner, self.block_manager)
-        self._scheduler = Scheduler(pool)
-        self._drafts = Drafts(loaded, pool, self._add_pool)
+        self._loop = Loop(Scheduler(pool), inline)
+        self._drafts = Drafts(loaded, pool, self._loop.add_pool)
         self._inline = inline
-        self._step_lock = threading.Lock()
-        self._inbox: deque[Callable[[], None]] = deque()
-        self._wake = threading.Event()
         self._closed = False
-        self._thread: threading.Thread | None = None
-        self._thread_lock = threading.Lock()
 
     @classmethod
     def load(
@@ -256,15 +246,15 @@ class Engine:
 
     def watch_pool(self, visitor: str) -> PoolWatch:
         """From now on, what happens to the blocks of runs with this salt, or one that begins "salt:"."""
-        return self._ask(lambda: self._scheduler.watch(visitor))
+        return self._loop.ask(lambda scheduler: scheduler.watch(visitor))
 
     def find_blocks(self, token_ids: Iterable[int], cache_salt: str) -> list[int]:
         """The full blocks that hold the first of these tokens for that salt now, in their order."""
-        return self._ask(lambda: self.block_manager.find(token_ids, cache_salt))
+        return self._loop.ask(lambda _: self.block_manager.find(token_ids, cache_salt))
 
     def with_pool(self, num_blocks: int) -> Engine:
         """An engine over the same weights with a loop and a pool of that size of its own; one per size."""
-        with self._thread_lock:
+        with self._siblings_lock:
             if self._closed:
                 raise PlaygroundError("the engine is closed")
             if num_blocks not in self._siblings:
@@ -356,24 +346,14 @@ class Engine:
 
     def close(self) -> None:
         """Stop the loop; runs that still go on are cancelled."""
-        with self._thread_lock:
+        with self._siblings_lock:
             self._closed = True
-            thread = self._thread
             siblings = list(self._siblings.values())
         for sibling in siblings:
             sibling.close()
-        atexit.unregister(self.close)
-        self._wake.set()
-        if thread is not None:
-            thread.join()
-        self._end_everything()
+        self._loop.close()
         if "_compiler" in self.__dict__:
             self._compiler.close()
-
-    def _end_everything(self) -> None:
-        with self._step_lock:
-            self._read_inbox()
-            self._scheduler.end_all("cancelled")
 
     @cached_property
     def _tokens(self) -> Tokens:
@@ -484,91 +464,8 @@ class Engine:
         run.parent = parent._run if parent is not None and request.use_cache else None
         labels = tuple(self._vocabulary.label(token_id) for token_id in prompt_ids)
         run.report(Started(self.model_name, seed, tuple(prompt_ids), labels, context.pipeline.settings))
-        self._hand_over(run)
-        return EventStream(request, self, run, events, ended)
-
-    def _hand_over(self, run: Run) -> None:
-        """Give a run to the loop; a closing engine either refuses it here or ends it.
-
-        Raises:
-            PlaygroundError: the engine is closed.
-        """
-        with self._thread_lock:
-            if self._closed:
-                raise PlaygroundError("the engine is closed")
-            if self._thread is None and not self._inline:
-                self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
-                self._thread.start()
-                # A thread that is inside torch when the interpreter goes away takes the process down.
-                atexit.register(self.close)
-            self._tell(lambda: self._scheduler.add(run))
-
-    def _add_pool(self, name: str, pool: Pool) -> None:
-        self._tell(lambda: self._scheduler.add_pool(name, pool))
-
-    def _request_cancel(self, run: Run) -> None:
-        self._tell(lambda: self._scheduler.cancel(run))
-
-    def _cancel(self, run: Run, ended: threading.Event) -> None:
-        self._request_cancel(run)
-        if self._inline:
-            with self._step_lock:
-                self._read_inbox()
-        else:
-            ended.wait()
-
-    def _ask(self, question: Callable[[], T]) -> T:
-        """The answer to a question that only makes sense between two steps."""
-        answers: queue.SimpleQueue[T] = queue.SimpleQueue()
-        with self._thread_lock:
-            has_loop = self._thread is not None and not self._closed
-        if has_loop:
-            self._tell(lambda: answers.put(question()))
-        while True:
-            try:
-                return answers.get(timeout=1.0 if has_loop else 0)
-            except queue.Empty:
-                if has_loop and not self._closed:
-                    continue
-            with self._step_lock:
-                self._read_inbox()
-                answers.put(question())
-
-    def _tell(self, message: Callable[[], None]) -> None:
-        """Have the loop do something between two steps."""
-        self._inbox.append(message)
-        self._wake.set()
-
-    def _next_event(self, events: queue.SimpleQueue[Event]) -> Event:
-        if not self._inline:
-            return events.get()
-        while True:
-            try:
-                return events.get_nowait()
-            except queue.Empty:
-                self._turn()
-
-    def _turn(self) -> None:
-        """Do what the inbox asks, then one step."""
-        with self._step_lock:
-            try:
-                self._read_inbox()
-                self._scheduler.step()
-            except Exception as error:  # whatever it is, nobody may be left waiting for an event
-                log.exception("the step loop failed")
-                self._scheduler.end_all("error", f"{type(error).__name__}: {error}")
-
-    def _read_inbox(self) -> None:
-        while self._inbox:
-            self._inbox.popleft()()
-
-    def _loop(self) -> None:
-        while not self._closed:
-            self._turn()
-            if self._scheduler.idle and not self._inbox:
-                self._wake.wait()
-                self._wake.clear()
-        self._end_everything()
+        self._loop.add(run)
+        return EventStream(request, self._loop, run, events, ended)
 
 
 def _completed(request: Request, stream: EventStream) -> Trace:

@@ -268,8 +268,8 @@ def test_the_hit_counter_leaves_out_what_a_preempted_run_computed_itself() -> No
     events = []
     while sum(type(event).__name__ == "TokenDecoded" for event in events) < 9:
         events.append(next(stream))
-    (run,) = engine._scheduler._running
-    engine._scheduler._preempt(run)
+    (run,) = engine._loop._scheduler._running
+    engine._loop._scheduler._preempt(run)
     events.extend(stream)
     assert finished(events).num_cached_tokens == 0
 

@@ -414,15 +414,15 @@ def test_a_stage_that_leaves_no_token_is_a_readable_error_of_its_run(engine: Eng
 
 def test_every_run_ends_if_the_loop_itself_fails() -> None:
     engine = models.engine()
-    original = engine._scheduler._plan
+    original = engine._loop._scheduler._plan
 
     def broken():
         raise ZeroDivisionError("a bug")
 
-    engine._scheduler._plan = broken  # type: ignore[method-assign]
+    engine._loop._scheduler._plan = broken  # type: ignore[method-assign]
     events = guarded(lambda: list(engine.stream(greedy("hello", 5))))
     assert finished(events).message == "ZeroDivisionError: a bug"
-    engine._scheduler._plan = original  # type: ignore[method-assign]
+    engine._loop._scheduler._plan = original  # type: ignore[method-assign]
     assert engine.generate(greedy("hello", 5)).finish_reason == "length"
     audit(engine)
     engine.close()

@@ -55,14 +55,14 @@ class Progress:
 
     def __init__(self, engine: Engine):
         self.steps = 0
-        step = engine._scheduler.step
+        step = engine._loop._scheduler.step
 
         def counted() -> None:
             self.steps += 1
             assert self.steps < 500, "500 steps without an event: nothing moves any more"
             step()
 
-        engine._scheduler.step = counted  # type: ignore[method-assign]
+        engine._loop._scheduler.step = counted  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_two_hundred_random_requests_over_a_tiny_pool_equal_their_solo_runs(
             live.remove((number, stream))
         living = [
             sequence
-            for run in (*engine._scheduler._waiting, *engine._scheduler._running)
+            for run in (*engine._loop._scheduler._waiting, *engine._loop._scheduler._running)
             for sequence in run.strategy.gi_frame.f_locals["sequences"]
         ]
         engine.block_manager.check_integrity(living)
@@ -218,8 +218,8 @@ def test_preempted_samples_run_again_although_their_prompt_was_evicted() -> None
     events = [next(second)]
     while not isinstance(events[-1], TokenDecoded):
         events.append(next(second))
-    (run,) = [run for run in engine._scheduler._running if run.num_prompt_tokens == 17]
-    engine._scheduler._preempt(run)
+    (run,) = [run for run in engine._loop._scheduler._running if run.num_prompt_tokens == 17]
+    engine._loop._scheduler._preempt(run)
     list(first)  # takes every block, so nothing of the prompt stays findable
     # Whatever is preempted must be admissible once it is alone.
     guarded(lambda: events.extend(second), 10)
@@ -262,9 +262,9 @@ def test_a_run_preempted_while_its_prompt_is_computed_gives_the_same_text() -> N
     events = []
     while not events or not isinstance(events[-1], Prefilled):
         events.append(next(second))
-    (run,) = [run for run in engine._scheduler._running if run.num_prompt_tokens == 300]
+    (run,) = [run for run in engine._loop._scheduler._running if run.num_prompt_tokens == 300]
     assert 0 < run.pending.sequences[0].num_computed_tokens < 300
-    engine._scheduler._preempt(run)
+    engine._loop._scheduler._preempt(run)
     assert run.pending.sequences[0].block_table == []
     events.extend(second)
     assert "Preempted" in kinds(events)
@@ -278,7 +278,7 @@ def test_a_preempted_score_gives_the_same_numbers() -> None:
     engine = models.engine(block_size=4, num_blocks=100, inline=True)
     text = "".join(chr(97 + random.Random(3).randrange(26)) for _ in range(200))
     expected = engine.score(text, "other").steps()
-    scheduler, original = engine._scheduler, engine._scheduler.step
+    scheduler, original = engine._loop._scheduler, engine._loop._scheduler.step
     preempted = []
 
     def step() -> None:

@@ -131,7 +131,7 @@ def test_the_grid_equals_the_pool_at_every_step_of_mixed_runs_and_the_replay_end
         changes += taken
         for change in taken:
             pool.apply(change)
-        scheduler = engine._scheduler
+        scheduler = engine._loop._scheduler
         runs = (*scheduler._waiting, *scheduler._running)
         living = [s for run in runs for s, place in run.held.items() if place.blocks is engine.block_manager]
         assert_equal(pool, engine.block_manager, living)
