@@ -21,7 +21,7 @@ from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields
 from ui.tabs.lesson_bar import LessonBar
 from ui.tabs.player import play
-from ui.tabs.viewer import QUIET, Updates, take_settings
+from ui.tabs.viewer import Updates, take_settings
 from ui.titles import title
 
 TREE_PERIOD = 0.2  # seconds between redraws of the tree while it grows
@@ -84,15 +84,10 @@ class Beams:
 
     def wire(self, session: gr.State, settings: gr.HTML) -> None:
         self.outputs = [self.tree, self.found, self.compose.stop]
-        for event in (self.compose.run.click, self.prompt.submit):
-            event(
-                self.start,
-                inputs=[session, settings, self.prompt, self.fields.html],
-                outputs=self.outputs,
-                **QUIET,
-            )
+        self.compose.wire(
+            session, settings, self.start, self.outputs, lambda session: session.beams, self.fields
+        )
         self.lessons.wire(session, settings, self.prompt, self.fields)
-        self.compose.wire_stop(session, lambda session: session.beams)
 
     def start(self, session: Session, turned: Any, prompt: str, sent: Any) -> Iterator[Updates]:
         take_settings(session, turned)

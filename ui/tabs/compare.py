@@ -64,15 +64,10 @@ class Compare:
 
     def wire(self, session: gr.State, settings: gr.HTML) -> None:
         self.outputs = [self.view, self.compose.stop]
-        for event in (self.compose.run.click, self.prompt.submit):
-            event(
-                self.start,
-                inputs=[session, settings, self.prompt, self.fields.html],
-                outputs=self.outputs,
-                **QUIET,
-            )
+        self.compose.wire(
+            session, settings, self.start, self.outputs, lambda session: session.compare, self.fields
+        )
         self.lessons.wire(session, settings, self.prompt, self.fields)
-        self.compose.wire_stop(session, lambda session: session.compare)
         self.view.csv(self._csv, inputs=[session], outputs=[self.saver], **QUIET)
         self.fields.html.take(
             self._take, inputs=[session, settings, self.fields.html], outputs=[self.fields.html], **QUIET

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gradio as gr
 
 from ui.session import Session, View
+from ui.tabs.fields import Fields
 from ui.tabs.player import halt
-from ui.tabs.viewer import QUIET
+from ui.tabs.viewer import QUIET, Updates
 
 
 class Compose:
@@ -45,6 +46,24 @@ class Compose:
     @property
     def buttons(self) -> list[gr.Button]:
         return [self.run, self.stop, *self.more]
+
+    def wire(
+        self,
+        session: gr.State,
+        settings: gr.HTML,
+        start: Callable[..., Iterator[Updates]],
+        outputs: list[Any],
+        pick: Callable[[Session], View],
+        fields: Fields | None = None,
+    ) -> None:
+        """Run and Enter `start` with the session, the knobs, the prompt and the fields; Stop ends.
+
+        `pick` finds the View whose run Stop ends.
+        """
+        inputs = [session, settings, self.prompt, *([fields.html] if fields else [])]
+        for event in (self.run.click, self.prompt.submit):
+            event(start, inputs=inputs, outputs=outputs, **QUIET)
+        self.wire_stop(session, pick)
 
     def wire_stop(self, session: gr.State, pick: Callable[[Session], View]) -> None:
         """Stop ends the run of the View that `pick` finds in the session."""

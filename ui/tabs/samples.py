@@ -74,15 +74,10 @@ class Samples:
 
     def wire(self, session: gr.State, settings: gr.HTML) -> None:
         self.outputs = [self.cards, self.compose.stop]
-        for event in (self.compose.run.click, self.prompt.submit):
-            event(
-                self.start,
-                inputs=[session, settings, self.prompt, self.fields.html],
-                outputs=self.outputs,
-                **QUIET,
-            )
+        self.compose.wire(
+            session, settings, self.start, self.outputs, lambda session: session.samples, self.fields
+        )
         self.lessons.wire(session, settings, self.prompt, self.fields)
-        self.compose.wire_stop(session, lambda session: session.samples)
         self.cards.rule(self._rule, inputs=[session], outputs=[self.cards], trigger_mode="multiple", **QUIET)
 
     def start(self, session: Session, turned: Any, prompt: str, sent: Any) -> Iterator[Updates]:

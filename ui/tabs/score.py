@@ -15,7 +15,7 @@ from ui.session import Session
 from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields
 from ui.tabs.player import play
-from ui.tabs.viewer import QUIET, Updates, Viewer, take_settings
+from ui.tabs.viewer import Updates, Viewer, take_settings
 
 PERIOD = 0.3  # seconds between redraws while the scores come in
 EXAMPLE = (
@@ -39,9 +39,7 @@ class Score:
     def wire(self, session: gr.State, settings: gr.HTML) -> None:
         self.outputs = [*self.viewer.outputs, self.compose.stop]
         self.viewer.wire(session)
-        for event in (self.compose.run.click, self.prompt.submit):
-            event(self.start, inputs=[session, settings, self.prompt], outputs=self.outputs, **QUIET)
-        self.compose.wire_stop(session, lambda session: session.score)
+        self.compose.wire(session, settings, self.start, self.outputs, lambda session: session.score)
 
     def start(self, session: Session, turned: Any, prompt: str, sent: Any = None) -> Iterator[Updates]:
         """Score the text in the box."""

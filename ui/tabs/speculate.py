@@ -88,15 +88,10 @@ class Speculate:
         self.drawn = [self.text, self.payoff, self.round, self.proof, self.formula]
         self.outputs = outputs = [*self.drawn, self.compose.stop]
         self.lessons.wire(session, settings, self.prompt, self.fields)
-        for event in (self.compose.run.click, self.prompt.submit):
-            event(
-                self.start,
-                inputs=[session, settings, self.prompt, self.fields.html],
-                outputs=outputs,
-                **QUIET,
-            )
+        self.compose.wire(
+            session, settings, self.start, self.outputs, lambda session: session.speculate, self.fields
+        )
         self.payoff.measure(self._measure, inputs=[session], outputs=outputs, **QUIET)
-        self.compose.wire_stop(session, lambda session: session.speculate)
         for component in (self.text, self.round, self.payoff):
             component.pin(self._pin, inputs=[session], outputs=self.drawn, trigger_mode="multiple", **QUIET)
         self.proof.prove(self._prove, inputs=[session], outputs=[self.proof], **QUIET)

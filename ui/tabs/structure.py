@@ -81,15 +81,10 @@ class Structure:
 
     def wire(self, session: gr.State, settings: gr.HTML) -> None:
         self.outputs = [self.texts, self.step, self.report, self.compose.stop]
-        for event in (self.compose.run.click, self.prompt.submit):
-            event(
-                self.start,
-                inputs=[session, settings, self.prompt, self.fields.html],
-                outputs=self.outputs,
-                **QUIET,
-            )
+        self.compose.wire(
+            session, settings, self.start, self.outputs, lambda session: session.structure, self.fields
+        )
         self.lessons.wire(session, settings, self.prompt, self.fields)
-        self.compose.wire_stop(session, lambda session: session.structure)
         for event in (self.fields.html.turn, self.fields.html.change, self.report.check):
             event(
                 self._check,

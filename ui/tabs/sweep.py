@@ -100,14 +100,9 @@ class SweepTab:
 
     def wire(self, session: gr.State, settings: gr.HTML) -> None:
         self.outputs = [self.view, self.compose.stop]
-        for event in (self.compose.run.click, self.prompt.submit):
-            event(
-                self.start,
-                inputs=[session, settings, self.prompt, self.fields.html],
-                outputs=self.outputs,
-                **QUIET,
-            )
-        self.compose.wire_stop(session, lambda session: session.sweep)
+        self.compose.wire(
+            session, settings, self.start, self.outputs, lambda session: session.sweep, self.fields
+        )
         self.view.csv(self._csv, inputs=[session], outputs=[self.saver], **QUIET)
         self.view.open_table(self._open, inputs=[session], outputs=[self.view], **QUIET)
         self.view.measure(
