@@ -90,6 +90,7 @@ root.querySelector("[data-act=add]").addEventListener("click", () => {
 const limit = root.querySelector("[data-field=max_new_tokens]"), human = root.querySelector("[data-field=human]");
 limit.max = SPEC.max_tokens;
 limit.addEventListener("input", () => { if (!Number.isNaN(limit.valueAsNumber)) commit({ max_new_tokens: limit.valueAsNumber }); });
+limit.addEventListener("blur", () => { limit.value = values.max_new_tokens; });
 human.addEventListener("input", () => commit({ human: human.value }));
 
 function draw() {
