@@ -88,7 +88,7 @@ function drawRows(value) {
   }
   if (value.rows.length) {
     foot.append(el("span", "", `listed: ${percent(value.listed_mass)} of the model's probability`));
-    if (value.num_kept !== null) foot.append(el("span", "", `${value.num_kept.toLocaleString("en")} tokens could be drawn`));
+    if (value.num_kept !== null) foot.append(el("span", "", `${value.num_kept.toLocaleString("en")} ${value.num_kept === 1 ? "token" : "tokens"} could be drawn`));
     foot.append(el("span", "pg-foot-hint", "click a row to branch there"));
   }
 }
