@@ -20,6 +20,7 @@ import torch
 from backend import BeamSearch, Engine, Request, SamplingParams
 from backend.events import BeamStepped
 from backend.model import bundled, catalogue
+from tests.benchmarks.apart import in_thread
 
 PROMPT = "Once upon a time there was a little fox who lived in a forest and"
 
@@ -78,14 +79,15 @@ def main() -> None:
     parser.add_argument("--precision", default="float32")
     args = parser.parse_args()
 
-    bench = Bench(args.device, args.precision, args.tokens)
+    bench = in_thread(lambda: Bench(args.device, args.precision, args.tokens))
     times: dict[tuple[str, int], list[float]] = {}
     for round_number in range(args.rounds + 1):
         for num_beams in args.beams:
-            for name, contender in (("transformers", bench.generate), ("ours", bench.ours)):
-                seconds = contender(num_beams)
-                if round_number:  # the first round warms up
-                    times.setdefault((name, num_beams), []).append(seconds)
+            theirs = in_thread(lambda n=num_beams: bench.generate(n))
+            own = bench.ours(num_beams)
+            if round_number:  # the first round warms up
+                times.setdefault(("transformers", num_beams), []).append(theirs)
+                times.setdefault(("ours", num_beams), []).append(own)
 
     engine = bench.engine
     print(
@@ -93,10 +95,10 @@ def main() -> None:
         f"{args.tokens} tokens, {args.rounds} rounds"
     )
     for num_beams in args.beams:
-        theirs, own = times["transformers", num_beams], times["ours", num_beams]
-        ratio = statistics.median(a / b for a, b in zip(theirs, own, strict=True))
-        print(f"{statistics.median(theirs):8.2f} s  transformers, {num_beams} beams")
-        print(f"{statistics.median(own):8.2f} s  ours with the full tree, {num_beams} beams")
+        of_peer, of_ours = times["transformers", num_beams], times["ours", num_beams]
+        ratio = statistics.median(a / b for a, b in zip(of_peer, of_ours, strict=True))
+        print(f"{statistics.median(of_peer):8.2f} s  transformers, {num_beams} beams")
+        print(f"{statistics.median(of_ours):8.2f} s  ours with the full tree, {num_beams} beams")
         print(f"{ratio:8.2f} x  time of transformers over ours, {num_beams} beams (target: at least 1.2)")
 
 

@@ -21,6 +21,7 @@ import torch
 
 from backend import Engine, Request, Sample, SamplingParams
 from backend.model import bundled, catalogue
+from tests.benchmarks.apart import in_thread
 
 PROMPT = "Once upon a time there was a little fox who lived in a forest and"
 GREEDY = SamplingParams(temperature=0)
@@ -104,12 +105,14 @@ def main() -> None:
     parser.add_argument("--precision", default="float32")
     args = parser.parse_args()
 
-    bench = Bench(args.device, args.precision, args.tokens)
+    bench = in_thread(lambda: Bench(args.device, args.precision, args.tokens))
     contenders: dict[str, Callable[[], float]] = {
-        "transformers generate(output_logits=True), greedy": lambda: bench.generate(),
+        "transformers generate(output_logits=True), greedy": lambda: in_thread(lambda: bench.generate()),
         "our engine, greedy, no trace": lambda: bench.ours(GREEDY, 0),
         "our engine, greedy, full trace": lambda: bench.ours(GREEDY, 30),
-        "transformers generate(output_logits=True), T 0.8 top-p 0.95": lambda: bench.generate(sampled=True),
+        "transformers generate(output_logits=True), T 0.8 top-p 0.95": lambda: in_thread(
+            lambda: bench.generate(sampled=True)
+        ),
         "our engine, T 0.8 top-p 0.95, no trace": lambda: bench.ours(SAMPLED, 0),
         "our engine, T 0.8 top-p 0.95, full trace": lambda: bench.ours(SAMPLED, 30),
         "our engine, 8 lanes, T 0.8 top-p 0.95, no trace": lambda: bench.ours(SAMPLED, 0, lanes=8),

@@ -17,7 +17,6 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 import argparse
 import itertools
 import statistics
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +28,7 @@ from transformers.utils import logging
 from backend import Engine, Request, SamplingParams
 from backend.events import Finished, TokenDecoded
 from backend.model import bundled, catalogue
+from tests.benchmarks.apart import in_thread
 
 PROMPTS = [
     "Once upon a time there was a little fox who lived in a forest and",
@@ -49,25 +49,6 @@ PROMPTS = [
     "The last song of the evening was",
 ]
 CONCURRENT = (1, 2, 4, 8, 16)
-
-
-def in_thread(call: Callable[[], Any]) -> Any:
-    """The value of `call`, computed in a thread that ends with it."""
-    outcome: list[Any] = []
-
-    def run() -> None:
-        try:
-            outcome.append((True, call()))
-        except Exception as error:
-            outcome.append((False, error))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    succeeded, value = outcome[0]
-    if not succeeded:
-        raise value
-    return value
 
 
 class Bench:
