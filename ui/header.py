@@ -112,25 +112,29 @@ class Header:
         # Setting the State once lets gradio drop it some time after the tab is closed.
         kept: Updates = {self.state: session}
         query = dict(request.query_params)
-        if "prompt" not in query:
+        if not query.keys() & {"prompt", "tab", "fields"}:
             return kept
         try:
             link = parse(query)
-            panel = self.panels.get(link.tab, self.inspect)
+            if link.tab not in self.panels:
+                raise RequestError(f"there is no tab {link.tab[:40]!r}; there are {', '.join(self.panels)}")
+            panel = self.panels[link.tab]
             values = panel.fields.from_link(link.fields) if panel.fields else {}
         except PlaygroundError as error:
             session.inspect.notice = f"The link was not restored. {error}"
             return {**kept, self.inspect.viewer.strip: payloads.strip(session.inspect)}
-        session.opened, session.tab, session.settings = link, panel.name, dict(link.settings)
+        session.tab, session.settings = panel.name, dict(link.settings)
         session.settings_number += 1
         number = session.settings_number
         if panel.fields:
             kept[panel.fields.html] = panel.fields.value(number, values)
+        if "prompt" in query:  # without one, the tab is opened with its settings and nothing runs
+            session.opened = link
+            kept[panel.prompt] = link.prompt
         return {
             **kept,
             self.turned: {"number": number, "settings": session.settings, "activity": {}},
             self.tabs: gr.Tabs(selected=panel.name),
-            panel.prompt: link.prompt,
         }
 
     def _run_opened(self, session: Session) -> Iterator[Updates]:

@@ -24,6 +24,16 @@ from ui.sweep_table import Table
 Source = Literal["empty", "recording", "run", "score", "import"]
 
 
+class Turn:
+    """One run's time in a View. `stop` is set to ask it to end, `ended` once it has."""
+
+    def __init__(self, ended: bool = False):
+        self.stop = threading.Event()
+        self.ended = threading.Event()
+        if ended:
+            self.ended.set()
+
+
 @dataclass
 class View:
     """One panel's text and where the reader stands in it. The trace may still be growing.
@@ -36,8 +46,7 @@ class View:
         pinned: the step the reader chose; None follows the newest.
         shown: a step looked at in passing (hover, keyboard); wins over `pinned` while set.
         looked: the step last looked at or pinned.
-        stop: set to ask the run that fills this view to end.
-        idle: set while no run fills this view; `turn` is held while one takes over from another.
+        turn: the run that fills this view now, or did last.
         notice: what the reader must know about the last run, for example why it was refused.
     """
 
@@ -57,12 +66,7 @@ class View:
     progress: float | None = None
     notice: str = ""
     stopped: bool = False
-    stop: threading.Event = field(default_factory=threading.Event)
-    turn: threading.Lock = field(default_factory=threading.Lock)
-    idle: threading.Event = field(default_factory=threading.Event)
-
-    def __post_init__(self) -> None:
-        self.idle.set()
+    turn: Turn = field(default_factory=lambda: Turn(ended=True))
 
     def begin(
         self,
@@ -120,7 +124,7 @@ class View:
 
     @property
     def running(self) -> bool:
-        return not self.idle.is_set()
+        return not self.turn.ended.is_set()
 
     @property
     def started(self) -> Started | None:

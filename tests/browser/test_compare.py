@@ -78,6 +78,16 @@ def test_stop_frees_every_block_and_keeps_the_texts(tab: Any, site: Site) -> Non
     assert text(tab, "A")
 
 
+def test_run_during_a_run_starts_over(tab: Any, site: Site) -> None:
+    start = site.engine.block_manager.num_free_blocks
+    set_run(tab, seed=3, logit_bias="0: -100\n2: -100")
+    compare(tab, "One two three", 200, wait=False)
+    tab.wait_for_selector(f"{LANES} .pg-lane-token")
+    compare(tab, "A bird", 5)
+    assert tab.locator(f'{LANES}[data-lane="A"] .pg-lane-token').count() == 5
+    until(lambda: site.engine.block_manager.num_free_blocks == start, "free blocks", seconds=5)
+
+
 def test_bad_lanes_are_named_and_hostile_text_stays_text(tab: Any) -> None:
     lane(tab, 1, top_p=3)
     tab.click("#pg-compare-run")

@@ -236,10 +236,11 @@ def test_300_tokens_arrive_without_a_remount_or_a_jump(page: Any) -> None:
     run(page, wait=False)
     until(lambda: page.locator(TOKENS).count() >= 8, "eight tokens")
     page.locator(TOKENS).nth(4).click()
+    page.mouse.move(700, 5)  # hovering over tokens that scroll by would show them
+    page.wait_for_selector(f"{TOKENS}.pg-selected[data-index='4']")
     page.wait_for_selector(f"{STEP} .pg-step-name:text-is('Token 4')")
     until(lambda: page.locator(".pg-tab-inspect .pg-plot .main-svg").count() > 0, "the curve")
-    page.mouse.move(700, 5)  # hovering over tokens that scroll by would show them
-    page.wait_for_timeout(300)
+    page.wait_for_timeout(1000)  # what the pointer showed in passing has been answered
     page.evaluate(
         """() => {
           window.scrollTo(0, 120);

@@ -32,15 +32,26 @@ def test_a_link_restores_a_tab_with_its_fields_and_its_texts(
     page.wait_for_selector(f"#pg-{tab}-stop:not([disabled])")
     page.wait_for_selector(f"#pg-{tab}-stop[disabled]")
     page.wait_for_selector(f".pg-tab-{tab} .pg-running", state="detached")
-    texts = page.locator(f".pg-tab-{tab} {shown}").all_text_contents()
-    assert texts
     page.click('[data-do="share"]')
     until(lambda: f"tab={tab}" in page.evaluate("location.search"), "the link")
 
     other = open_page(query=page.evaluate("location.search"))
-    found = other.locator(f".pg-tab-{tab} {shown}")
-    until(lambda: found.all_text_contents() == texts, "the same texts")
+    found, texts = (each.locator(f".pg-tab-{tab} {shown}") for each in (other, page))
+    until(lambda: found.all_text_contents() == texts.all_text_contents() != [], "the same texts")
     assert other.input_value(f"#pg-{tab}-prompt textarea") == "One, two, three, one, two,"
     for name, value in fields.items():
         assert other.input_value(f'.pg-tab-{tab} [data-field="{name}"]') == str(value)
     assert other.input_value('[data-setting="seed"]') == "5"
+
+
+def test_a_link_without_a_prompt_opens_its_tab_and_runs_nothing(open_page: Callable[..., Any]) -> None:
+    page = open_page(query="?tab=beams&top_k=7&fields=%7B%22num_beams%22%3A%203%7D")
+    page.wait_for_selector('button[role="tab"][aria-selected="true"]:has-text("Beams")')
+    until(lambda: page.input_value('.pg-tab-beams [data-field="num_beams"]') == "3", "the field")
+    assert page.input_value('.pg-knob[data-stage="top_k"] .pg-knob-number') == "7"
+    assert page.locator(".pg-tab-beams .pg-word").count() == 0
+
+
+def test_a_link_to_no_tab_says_so(open_page: Callable[..., Any]) -> None:
+    page = open_page(query="?tab=nope&prompt=a")
+    page.wait_for_selector(".pg-tab-inspect .pg-notice:text-matches(\"there is no tab 'nope'\")")

@@ -128,7 +128,7 @@ def sized_engine(request: pytest.FixtureRequest) -> Engine:
 
 @pytest.mark.slow
 def test_prompts_alone_equal_generate(sized_engine: Engine, references: list[Reference]) -> None:
-    numbers = range(20) if sized_engine.block_size == 16 else (0, 5, 10, 17)
+    numbers = range(20) if sized_engine.block_size == 16 else (0, 10)
     for number in numbers:
         assert_equal_to(references[number], sized_engine.generate(greedy(PROMPTS[number], NEW_TOKENS)))
     audit(sized_engine)

@@ -87,7 +87,7 @@ class Compare:
 
     def start(self, session: Session, turned: Any, prompt: str, sent: Any) -> Iterator[Updates]:
         take_settings(session, turned)
-        view, compared, values = session.compare, session.lanes, self.fields.read(sent)
+        view, values = session.compare, self.fields.read(sent)
 
         def begin(engine: Engine) -> list[EventStream]:
             asked = lanes.requests(
@@ -102,16 +102,18 @@ class Compare:
                 raise
             view.begin(asked[0], "run")
             view.prompt = prompt
-            compared.begin(asked)
+            session.lanes = lanes.Lanes()  # a run that this one took over may still explain its own
+            session.lanes.begin(asked)
             return streams
 
         due = 0.0
         yield self.compose.running(True)
         for batch in play(view, self.loader, begin):
             for number, event in batch or ():
-                compared.lanes[number].add(event)
+                lane = session.lanes.lanes[number]
+                lane.add(event)
                 if number == 0:
-                    view.add(compared.lanes[0].events[-1])
+                    view.add(lane.events[-1])
                 if isinstance(event, TokenDecoded):
                     view.phase = "drawing"
             if time.monotonic() >= due:
@@ -119,7 +121,7 @@ class Compare:
                 due = time.monotonic() + PERIOD
         if view.running:  # another run has taken over, and draws
             return
-        if compared.lanes and not view.notice:  # a refused run leaves the lanes as they were
+        if session.lanes.lanes and not view.notice:  # a refused run leaves the lanes as they were
             self._explain(session, values)
         yield {**self.draw(session), **self.compose.running(view.running)}
         time.sleep(PERIOD)  # and again: an update close upon another may never reach the page

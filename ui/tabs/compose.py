@@ -62,7 +62,8 @@ class Compose:
         """
         inputs = [session, settings, self.prompt, *([fields.html] if fields else [])]
         for event in (self.run.click, self.prompt.submit):
-            event(start, inputs=inputs, outputs=outputs, **QUIET)
+            # A second Run starts over; the click must not get lost.
+            event(start, inputs=inputs, outputs=outputs, trigger_mode="multiple", **QUIET)
         self.wire_stop(session, pick)
 
     def wire_stop(self, session: gr.State, pick: Callable[[Session], View]) -> None:

@@ -13,9 +13,10 @@ from typing import Protocol, TypeVar
 from backend import Engine
 from backend.errors import PlaygroundError
 from ui.loading import Loader
-from ui.session import View
+from ui.session import Turn, View
 
 HANDOVER_SECONDS = 5.0
+_handover = threading.Lock()  # held for an instant, so one for all views
 PERIOD = 0.05  # seconds of events in one batch; silence is reported after four times as long
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -40,23 +41,20 @@ def play(
     view's phase or notice changed. Closing the iterator, or view.stop, ends every stream. A refused request
     leaves what the view holds and sets its notice.
     """
-    with view.turn:
-        halt(view)
-        view.stop.clear()
-        view.idle.clear()
+    turn = _take_over(view)
     try:
         view.notice, view.phase, view.progress = "", "starting", None
         yield None
         for line in loader.wait():
             view.phase, view.progress = f"waiting for the model: {line}", loader.fraction
             yield None
-            if view.stop.is_set():
+            if turn.stop.is_set():
                 return
         with ExitStack() as stack:
             streams = [stack.enter_context(stream) for stream in start(loader.require())]
             for batch in stack.enter_context(closing(_merged(streams))):
                 yield batch
-                if view.stop.is_set():
+                if turn.stop.is_set():
                     view.stopped = True
                     return
     except PlaygroundError as error:
@@ -65,16 +63,28 @@ def play(
         logging.getLogger(__name__).exception("a run failed")
         view.notice = f"The run failed: {type(error).__name__}: {error}"
     finally:
-        if view.finished is not None and view.finished.reason == "error":
-            view.notice = view.finished.message
-        view.phase, view.progress = "", None
-        view.idle.set()
+        if view.turn is turn:  # otherwise the next has the view already
+            if view.finished is not None and view.finished.reason == "error":
+                view.notice = view.finished.message
+            view.phase, view.progress = "", None
+        turn.ended.set()
+
+
+def _take_over(view: View) -> Turn:
+    """The view's turn from now on, once the run before it has ended; the view never looks idle meanwhile."""
+    turn = Turn()
+    with _handover:
+        before, view.turn = view.turn, turn
+    before.stop.set()
+    before.ended.wait(HANDOVER_SECONDS)
+    return turn
 
 
 def halt(view: View) -> None:
     """Ask the view's run to end and wait until it has."""
-    view.stop.set()
-    view.idle.wait(HANDOVER_SECONDS)
+    turn = view.turn
+    turn.stop.set()
+    turn.ended.wait(HANDOVER_SECONDS)
 
 
 def _merged(streams: Sequence[Iterable[T]]) -> Generator[list[tuple[int, T]], None, None]:

@@ -123,6 +123,8 @@ class Structure:
         values = self.fields.read(sent)
 
         def begin(engine: Engine) -> list[EventStream]:
+            if not str(values["source"]).strip() and values["kind"] != "regex":
+                raise RequestError("There is no grammar yet: write one above, or try an example.")
             state.report = report(self.loader, values)
             asked = request(prompt, session.settings, values, session.salt)
             streams = [engine.stream(asked)]
