@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backend.errors import GrammarError
-from backend.grammar import patterns, rules, validation
+from backend.grammar import nodes, patterns, rules, validation
 from backend.grammar.formats import PATTERNS as FORMATS
+from backend.grammar.nodes import Impossible, refusal
 
 MAX_DEPTH = 64
 MAX_NODES = 3_000
@@ -72,18 +73,8 @@ _OF_TYPE = {
     ),
 }
 _OF_TYPE["integer"] = _OF_TYPE["number"]
-_TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 _COMBINING = ("$ref", "allOf", "anyOf", "oneOf", "type", "enum", "const")
 _KNOWN = frozenset((*_COMBINING, *(keyword for group in _OF_TYPE.values() for keyword in group)))
-
-
-class Impossible(Exception):
-    """A part of a schema that no value satisfies."""
-
-    def __init__(self, path: str, reason: str):
-        super().__init__(reason)
-        self.path = path
-        self.reason = reason
 
 
 @dataclass
@@ -138,15 +129,6 @@ def admit(schema: Any, takes_lengths: bool = False) -> Admitted:
         GrammarError: names keyword and JSON pointer.
     """
     return _Admission(schema, takes_lengths).run()
-
-
-def _pointer(path: str, *parts: str | int) -> str:
-    return path + "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
-
-
-def _refusal(keyword: str, path: str, why: str) -> GrammarError:
-    place = _pointer(path, keyword)
-    return GrammarError(f"{keyword} at {place}: {why}", keyword=keyword, pointer=place)
 
 
 class _Admission:
@@ -204,7 +186,7 @@ class _Admission:
             return self._finite_values(schema, path)
         for name in rest:
             if name not in _KNOWN:
-                raise _refusal(name, path, _REFUSED.get(name, "it is not enforced"))
+                raise refusal(name, path, _REFUSED.get(name, "it is not enforced"))
         if "$ref" in rest and len(rest) == 1:
             return self._reference(rest["$ref"], path)
         for name, combine in (("$ref", self._inlined), ("allOf", self._all_of)):
@@ -221,7 +203,7 @@ class _Admission:
             return True
         if name in _KNOWN or name in _REFUSED or name in ("then", "else", "minContains", "maxContains"):
             return False
-        self._note(f"{name} at {_pointer(path, name)} is no keyword of JSON Schema and has no effect")
+        self._note(f"{name} at {nodes.pointer(path, name)} is no keyword of JSON Schema and has no effect")
         return True
 
     def _finite_values(self, schema: dict[str, Any], path: str) -> dict[str, Any]:
@@ -232,28 +214,28 @@ class _Admission:
         ]
         if not allowed:
             raise Impossible(path, "no value of the enum satisfies what stands beside it")
-        return _choice([_constant(value) for value in allowed])
+        return nodes.choice([nodes.constant(value) for value in allowed])
 
     # --- references ---
 
     def _resolve(self, reference: str, path: str) -> tuple[Any, str]:
         """What a local $ref names, and its JSON pointer."""
         if not reference.startswith("#"):
-            raise _refusal("$ref", path, f"{reference!r} is outside of this schema; nothing is fetched")
+            raise refusal("$ref", path, f"{reference!r} is outside of this schema; nothing is fetched")
         pointer = validation.unquoted(reference[1:])
         if pointer and not pointer.startswith("/"):
-            raise _refusal("$ref", path, f"{reference!r} names an anchor; only JSON pointers are followed")
+            raise refusal("$ref", path, f"{reference!r} names an anchor; only JSON pointers are followed")
         found = self._schema
         for part in pointer.split("/")[1:]:
             name = part.replace("~1", "/").replace("~0", "~")
             try:
                 if isinstance(found, dict) and "$id" in found and found is not self._schema:
-                    raise _refusal("$id", pointer, _REFUSED["$id"])
+                    raise refusal("$id", pointer, _REFUSED["$id"])
                 found = found[int(name)] if isinstance(found, list) else found[name]
             except (KeyError, IndexError, ValueError, TypeError):
-                raise _refusal("$ref", path, f"{reference!r} names nothing in this schema") from None
+                raise refusal("$ref", path, f"{reference!r} names nothing in this schema") from None
         if not isinstance(found, (dict, bool)):
-            raise _refusal("$ref", path, f"{reference!r} names no schema")
+            raise refusal("$ref", path, f"{reference!r} names no schema")
         return found, pointer
 
     def _reference(self, reference: str, path: str) -> dict[str, Any]:
@@ -269,7 +251,7 @@ class _Admission:
                 self._definitions[name] = {"impossible": error}
                 raise
             except RecursionError:
-                raise _refusal("$ref", path, "too long a chain of references") from None
+                raise refusal("$ref", path, "too long a chain of references") from None
             finally:
                 self._depth = depth
         found = self._definitions[self._names[pointer]]
@@ -281,7 +263,7 @@ class _Admission:
         """$ref with siblings: both hold."""
         target, pointer = self._resolve(schema["$ref"], path)
         if pointer in self._merging or len(self._merging) > 32:
-            raise _refusal("$ref", path, "a reference to itself cannot stand beside other keywords")
+            raise refusal("$ref", path, "a reference to itself cannot stand beside other keywords")
         rest = {name: value for name, value in schema.items() if name != "$ref"}
         self._merging.append(pointer)
         try:
@@ -337,7 +319,7 @@ class _Admission:
         rest = {name: value for name, value in schema.items() if name != "allOf"}
         parts = [(rest, path)]
         for number, branch in enumerate(schema["allOf"]):
-            parts.append((branch, _pointer(path, "allOf", number)))
+            parts.append((branch, nodes.pointer(path, "allOf", number)))
         return self._node(self._merged(parts), path)
 
     def _flat(self, schema: Any, path: str) -> list[tuple[Any, str]]:
@@ -348,14 +330,14 @@ class _Admission:
         if "$ref" in schema:
             target, pointer = self._resolve(schema["$ref"], path)
             if pointer in self._merging or len(self._merging) > 32:
-                raise _refusal("$ref", path, "a reference to itself cannot be merged with other keywords")
+                raise refusal("$ref", path, "a reference to itself cannot be merged with other keywords")
             self._merging.append(pointer)
             try:
                 parts += self._flat(target, pointer)
             finally:
                 self._merging.pop()
         for number, branch in enumerate(schema.get("allOf", ())):
-            parts += self._flat(branch, _pointer(path, "allOf", number))
+            parts += self._flat(branch, nodes.pointer(path, "allOf", number))
         return parts
 
     def _merged(self, parts: list[tuple[Any, str]]) -> dict[str, Any]:
@@ -375,13 +357,13 @@ class _Admission:
             return left or right
         both = dict(left)
         for name, value in right.items():
-            if name in _OBJECT_SHAPE or name in _ARRAY_SHAPE:
+            if name in nodes.OBJECT_SHAPE or name in _ARRAY_SHAPE:
                 continue
             if name not in left:
                 both[name] = value
             elif left[name] != value:
                 both |= self._combined(name, left, value, path)
-        both |= _both_objects(left, right, path)
+        both |= nodes.both_objects(left, right, path)
         both |= self._both_arrays(left, right, path)
         return both
 
@@ -397,9 +379,9 @@ class _Admission:
         if name == "uniqueItems":
             return {name: mine or value}
         if name == "type":
-            return {name: _common_types(mine, value, path)}
+            return {name: nodes.common_types(mine, value, path)}
         if name == "enum":
-            common = [item for item in mine if any(_same(item, other) for other in value)]
+            common = [item for item in mine if any(nodes.same(item, other) for other in value)]
             if not common:
                 raise Impossible(path, "two enums have no value in common")
             return {name: common}
@@ -407,9 +389,9 @@ class _Admission:
             raise Impossible(path, "two different constants")
         if name in ("anyOf", "oneOf"):
             if name == "oneOf" or len(mine) * len(value) > MAX_BRANCHES:
-                raise _refusal(name, path, "two lists of alternatives cannot be merged here")
+                raise refusal(name, path, "two lists of alternatives cannot be merged here")
             return {name: [{"allOf": [first, second]} for first in mine for second in value]}
-        raise _refusal(name, path, "two different values in allOf cannot be merged")
+        raise refusal(name, path, "two different values in allOf cannot be merged")
 
     def _both_arrays(self, left: dict[str, Any], right: dict[str, Any], path: str) -> dict[str, Any]:
         shapes = [[name for name in _ARRAY_SHAPE if name in side] for side in (left, right)]
@@ -417,8 +399,8 @@ class _Admission:
             side = left if shapes[0] else right
             return {name: side[name] for name in _ARRAY_SHAPE if name in side}
         if shapes == [["items"], ["items"]]:
-            return {"items": _and([left["items"], right["items"]])}
-        raise _refusal("prefixItems", path, "items described twice in allOf cannot be merged")
+            return {"items": nodes.conjunction([left["items"], right["items"]])}
+        raise refusal("prefixItems", path, "items described twice in allOf cannot be merged")
 
     def _any_of(self, schema: dict[str, Any], path: str) -> dict[str, Any]:
         """Alternatives; what stands beside them holds in each."""
@@ -427,11 +409,9 @@ class _Admission:
         options: list[dict[str, Any]] = []
         reasons: list[Impossible] = []
         if len(schema[name]) > MAX_BRANCHES:
-            raise _refusal(
-                name, path, f"{len(schema[name])} alternatives, at most {MAX_BRANCHES} are allowed"
-            )
+            raise refusal(name, path, f"{len(schema[name])} alternatives, at most {MAX_BRANCHES} are allowed")
         for number, branch in enumerate(schema[name]):
-            place = _pointer(path, name, number)
+            place = nodes.pointer(path, name, number)
             try:
                 if rest:
                     branch = self._merged([(rest, path), (branch, place)])
@@ -442,13 +422,13 @@ class _Admission:
             raise Impossible(path, f"none of the alternatives of {name} can be met ({reasons[0].reason})")
         if name == "oneOf":
             self._check_apart(options, path)
-        return _choice(options)
+        return nodes.choice(options)
 
     def _check_apart(self, options: list[dict[str, Any]], path: str) -> None:
         for number, left in enumerate(options):
             for other in range(number + 1, len(options)):
                 if not self._apart(left, options[other], 4):
-                    raise _refusal(
+                    raise refusal(
                         "oneOf",
                         path,
                         f"alternatives {number} and {other} are not plainly exclusive, and exactly one is "
@@ -463,11 +443,11 @@ class _Admission:
         for one, two in ((left, right), (right, left)):
             if "anyOf" in one:
                 return all(self._apart(option, two, depth - 1) for option in one["anyOf"])
-        kinds = [_kinds(left), _kinds(right)]
+        kinds = [nodes.kinds(left), nodes.kinds(right)]
         if not kinds[0] & kinds[1]:
             return True
         if "enum" in left and "enum" in right:
-            return not any(_same(a, b) for a in left["enum"] for b in right["enum"])
+            return not any(nodes.same(a, b) for a in left["enum"] for b in right["enum"])
         if "properties" in left and "properties" in right:
             shared = set(left["required"]) & set(right["required"])
             if any(
@@ -509,18 +489,18 @@ class _Admission:
                 error = found
         if not options and error is not None:
             raise error
-        return _choice(options)
+        return nodes.choice(options)
 
     def _plain(self, name: str) -> dict[str, Any]:
         return {"type": name}
 
     def _number(self, name: str, schema: dict[str, Any], path: str) -> dict[str, Any]:
         if "multipleOf" in schema:
-            raise _refusal("multipleOf", path, "divisibility is not enforced")
-        low, high = _bounds(schema, path)
+            raise refusal("multipleOf", path, "divisibility is not enforced")
+        low, high = nodes.bounds(schema, path)
         node: dict[str, Any] = {"type": name}
         if name == "integer":
-            ends = [_whole(end, up) for end, up in ((low, True), (high, False))]
+            ends = [nodes.whole(end, up) for end, up in ((low, True), (high, False))]
             node |= {
                 key: end for key, end in zip(("minimum", "maximum"), ends, strict=True) if end is not None
             }
@@ -543,9 +523,9 @@ class _Admission:
             raise Impossible(path, f"minLength {low} is more than maxLength {high}")
         if max(low, high or 0) > patterns.MAX_SIZE:
             limit = f"at most {patterns.MAX_SIZE:,} is allowed"
-            raise _refusal("minLength" if low > patterns.MAX_SIZE else "maxLength", path, limit)
+            raise refusal("minLength" if low > patterns.MAX_SIZE else "maxLength", path, limit)
         if "format" in schema and "pattern" in schema:
-            raise _refusal("format", path, "a format beside a pattern is not enforced")
+            raise refusal("format", path, "a format beside a pattern is not enforced")
         node = self._pattern_of(schema, path)
         if node is None:
             if not low and high is None:
@@ -558,14 +538,14 @@ class _Admission:
             name = schema["format"]
             if name not in FORMATS:
                 known = ", ".join(FORMATS)
-                raise _refusal("format", path, f"{str(name)[:40]!r} is not enforced; {known} are")
+                raise refusal("format", path, f"{str(name)[:40]!r} is not enforced; {known} are")
             return patterns.parse(FORMATS[name])
         if "pattern" not in schema:
             return None
         try:
             return patterns.parse(schema["pattern"], search=True)
         except GrammarError as error:
-            raise _refusal("pattern", path, str(error)) from None
+            raise refusal("pattern", path, str(error)) from None
 
     def _limited(self, node: patterns.Node, low: int, high: int | None, path: str) -> dict[str, Any]:
         lengths: dict[str, int] = {}
@@ -574,7 +554,7 @@ class _Admission:
             within = node
             lengths = {"minLength": low} | ({} if high is None else {"maxLength": high})
         if within is None:
-            raise _refusal(
+            raise refusal(
                 "minLength" if low else "maxLength",
                 path,
                 "a length beside this pattern is not enforced by xgrammar; put it into the pattern, or "
@@ -599,22 +579,22 @@ class _Admission:
 
     def _array(self, schema: dict[str, Any], path: str) -> dict[str, Any]:
         if "additionalItems" in schema and isinstance(schema.get("items"), list):
-            raise _refusal("additionalItems", path, "of an older draft; use prefixItems and items")
+            raise refusal("additionalItems", path, "of an older draft; use prefixItems and items")
         if isinstance(schema.get("items"), list):
-            raise _refusal("items", path, "a list is of an older draft; use prefixItems")
+            raise refusal("items", path, "a list is of an older draft; use prefixItems")
         low, high = int(schema.get("minItems", 0)), schema.get("maxItems")
         if high is not None and high < low:
             raise Impossible(path, f"minItems {low} is more than maxItems {high}")
         if schema.get("uniqueItems") and (high is None or high > 1):
-            raise _refusal("uniqueItems", path, "earlier items are not compared")
+            raise refusal("uniqueItems", path, "earlier items are not compared")
         if max(low, high or 0) > MAX_ITEMS:
-            raise _refusal("maxItems" if low <= MAX_ITEMS else "minItems", path, f"at most {MAX_ITEMS:,}")
+            raise refusal("maxItems" if low <= MAX_ITEMS else "minItems", path, f"at most {MAX_ITEMS:,}")
         prefix: list[dict[str, Any]] = []
         rest: dict[str, Any] | None = None
         try:
             for number, item in enumerate(schema.get("prefixItems", ())):
-                prefix.append(self._node(item, _pointer(path, "prefixItems", number)))
-            rest = self._node(schema.get("items", True), _pointer(path, "items"))
+                prefix.append(self._node(item, nodes.pointer(path, "prefixItems", number)))
+            rest = self._node(schema.get("items", True), nodes.pointer(path, "items"))
         except Impossible as error:  # the array ends before what cannot be
             if len(prefix) < low:
                 raise Impossible(path, f"item {len(prefix)} is needed, but {error.reason}") from None
@@ -654,12 +634,14 @@ class _Admission:
         """What the value of a key must be, by properties, patternProperties and additionalProperties."""
         found = []
         if key in schema.get("properties", {}):
-            found.append((schema["properties"][key], _pointer(path, "properties", key)))
+            found.append((schema["properties"][key], nodes.pointer(path, "properties", key)))
         for pattern, part in schema.get("patternProperties", {}).items():
             if validation.matches(pattern, key):
-                found.append((part, _pointer(path, "patternProperties", pattern)))
+                found.append((part, nodes.pointer(path, "patternProperties", pattern)))
         if not found:
-            found.append((schema.get("additionalProperties", True), _pointer(path, "additionalProperties")))
+            found.append(
+                (schema.get("additionalProperties", True), nodes.pointer(path, "additionalProperties"))
+            )
         if len(found) == 1:
             return self._node(*found[0])
         return self._node(self._merged(found), found[0][1])
@@ -671,7 +653,7 @@ class _Admission:
             if high < len(required):
                 raise Impossible(path, f"maxProperties is {high}, but {len(required)} keys are required")
             if high > len(required):
-                raise _refusal("maxProperties", path, "the number of optional keys is not counted")
+                raise refusal("maxProperties", path, "the number of optional keys is not counted")
             properties = {key: properties[key] for key in properties if key in required}
         if low > len(properties):
             raise Impossible(path, f"minProperties is {low}, but only {len(properties)} keys can be there")
@@ -679,15 +661,15 @@ class _Admission:
         if low > len(required) and low == len(properties):
             required = list(properties)
         elif low > len(required) + 1 or (low > len(required) and len(optional) > MAX_BRANCHES):
-            raise _refusal("minProperties", path, "the number of optional keys is not counted")
+            raise refusal("minProperties", path, "the number of optional keys is not counted")
         elif low > len(required):  # one more, whichever
-            return _choice([_closed(properties, [*required, key]) for key in optional])
-        return _closed(properties, required)
+            return nodes.choice([nodes.closed(properties, [*required, key]) for key in optional])
+        return nodes.closed(properties, required)
 
     def _map(self, schema: dict[str, Any], low: int, high: int | None, path: str) -> dict[str, Any]:
         """An object without named keys: any number of keys by one rule."""
         if low > 1:
-            raise _refusal("minProperties", path, "keys that may repeat are not counted beyond one")
+            raise refusal("minProperties", path, "keys that may repeat are not counted beyond one")
         if high is not None and high < low:
             raise Impossible(path, f"minProperties {low} is more than maxProperties {high}")
         by_pattern = schema.get("patternProperties", {})
@@ -696,23 +678,23 @@ class _Admission:
         if high is not None:
             counts["maxProperties"] = int(high)
         if high == 0:
-            return _closed({}, [])
+            return nodes.closed({}, [])
         if not by_pattern:
             try:
-                value = self._node(rest, _pointer(path, "additionalProperties"))
+                value = self._node(rest, nodes.pointer(path, "additionalProperties"))
             except Impossible as error:
                 if low:
                     raise Impossible(path, f"a key is needed, but {error.reason}") from None
-                return _closed({}, [])
+                return nodes.closed({}, [])
             return {"type": "object", "additionalProperties": value} | counts
         if len(by_pattern) > 1:
-            raise _refusal("patternProperties", path, "a key may match several patterns; give one")
+            raise refusal("patternProperties", path, "a key may match several patterns; give one")
         ((pattern, part),) = by_pattern.items()
-        place = _pointer(path, "patternProperties", pattern)
+        place = nodes.pointer(path, "patternProperties", pattern)
         try:
             key = patterns.parse(pattern, search=True)
         except GrammarError as error:
-            raise _refusal("patternProperties", path, str(error)) from None
+            raise refusal("patternProperties", path, str(error)) from None
         try:
             value = self._node(part, place)
             if not rules.has_writable_text(key):
@@ -720,7 +702,7 @@ class _Admission:
         except Impossible as error:
             if low:
                 raise Impossible(path, f"a key is needed, but {error.reason}") from None
-            return _closed({}, [])
+            return nodes.closed({}, [])
         if rest is not False:
             self._note(f"the object at {path or 'the top'} has only keys of its pattern")
         return {
@@ -730,129 +712,7 @@ class _Admission:
         } | counts
 
 
-_OBJECT_SHAPE = ("properties", "patternProperties", "additionalProperties")
 _ARRAY_SHAPE = ("prefixItems", "items")
-
-
-def _both_objects(left: dict[str, Any], right: dict[str, Any], path: str) -> dict[str, Any]:
-    """Each key obeys both sides, each with its own properties, patterns and rest."""
-    sides = [side for side in (left, right) if any(name in side for name in _OBJECT_SHAPE)]
-    if len(sides) < 2:
-        return {name: value for side in sides for name, value in side.items() if name in _OBJECT_SHAPE}
-    keys = dict.fromkeys(key for side in sides for key in side.get("properties", {}))
-    result: dict[str, Any] = {}
-    if keys:
-        result["properties"] = {key: _and([_rule(side, key) for side in sides]) for key in keys}
-    rests = [side.get("additionalProperties", True) for side in sides]
-    by_pattern = [side.get("patternProperties", {}) for side in sides]
-    if any(by_pattern):
-        if all(by_pattern) or False in rests or any(rest not in (True, {}) for rest in rests):
-            raise _refusal("patternProperties", path, "key patterns cannot be merged in allOf")
-        result["patternProperties"] = by_pattern[0] or by_pattern[1]
-    result["additionalProperties"] = _and(rests)
-    return result
-
-
-def _rule(side: dict[str, Any], key: str) -> Any:
-    found = [side["properties"][key]] if key in side.get("properties", {}) else []
-    found += [
-        part
-        for pattern, part in side.get("patternProperties", {}).items()
-        if validation.matches(pattern, key)
-    ]
-    return _and(found) if found else side.get("additionalProperties", True)
-
-
-def _and(schemas: list[Any]) -> Any:
-    if False in [schema for schema in schemas if isinstance(schema, bool)]:
-        return False
-    told = [schema for schema in schemas if schema is not True and schema != {}]
-    return told[0] if len(told) == 1 else {"allOf": told} if told else True
-
-
-def _closed(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": False,
-    }
-
-
-def _choice(options: list[dict[str, Any]]) -> dict[str, Any]:
-    flat: list[dict[str, Any]] = []
-    for option in options:
-        flat.extend(option.get("anyOf", (option,)))
-    values = [value for option in flat if "enum" in option for value in option["enum"]]
-    if values and all("enum" in option for option in flat):
-        return {"enum": values}
-    return flat[0] if len(flat) == 1 else {"anyOf": flat}
-
-
-def _constant(value: Any) -> dict[str, Any]:
-    """A value with parts becomes a shape with one value for each part."""
-    if isinstance(value, dict):
-        return _closed({key: _constant(part) for key, part in value.items()}, list(value))
-    if isinstance(value, list):
-        parts = [_constant(part) for part in value]
-        shape = {"type": "array", "minItems": len(parts), "maxItems": len(parts), "items": False}
-        return shape | ({"prefixItems": parts} if parts else {})
-    return {"enum": [value]}
-
-
-def _same(left: Any, right: Any) -> bool:
-    """Equality as JSON means it: true is not 1, 1.0 is 1."""
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(_same, left, right))
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
-    return bool(left == right)
-
-
-def _kinds(node: dict[str, Any]) -> frozenset[str]:
-    if "enum" in node:
-        names = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "string"}
-        return frozenset(names[type(value)] for value in node["enum"])
-    if "type" in node:
-        return frozenset(["number" if node["type"] == "integer" else node["type"]])
-    return frozenset("number" if name == "integer" else name for name in _TYPES)
-
-
-def _common_types(left: Any, right: Any, path: str) -> list[str]:
-    one, two = ([value] if isinstance(value, str) else list(value) for value in (left, right))
-    common = [name for name in one if name in two or (name == "integer" and "number" in two)]
-    common += [name for name in two if name == "integer" and "number" in one and name not in common]
-    if not common:
-        raise Impossible(path, f"no value is both {' or '.join(one)} and {' or '.join(two)}")
-    return common
-
-
-def _bounds(schema: dict[str, Any], path: str) -> tuple[tuple[float, bool], tuple[float, bool]]:
-    """((lower end, is it open), (upper end, is it open))."""
-    low, high = (-math.inf, False), (math.inf, False)
-    for name in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"):
-        value = schema.get(name)
-        if value is None:
-            continue
-        if abs(value) > 10**15:
-            raise _refusal(name, path, "bounds beyond 10^15 are not enforced exactly")
-        is_open = name.startswith("exclusive")
-        if name.endswith("inimum"):
-            low = max(low, (value, is_open))
-        else:
-            high = min(high, (value, not is_open))
-    return low, (high[0], not high[1] if not math.isinf(high[0]) else False)
-
-
-def _whole(end: tuple[float, bool], up: bool) -> int | None:
-    """The first whole number inside a bound."""
-    value, is_open = end
-    if math.isinf(value):
-        return None
-    whole = math.ceil(value) if up else math.floor(value)
-    return whole + (1 if up else -1) if is_open and whole == value else whole
 
 
 _Builder = Callable[[_Admission, dict[str, Any], str], dict[str, Any]]

@@ -1,0 +1,151 @@
+"""Parts of schemas: how two are joined, compared and built, and how one is refused by name."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from backend.errors import GrammarError
+from backend.grammar import validation
+
+TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
+OBJECT_SHAPE = ("properties", "patternProperties", "additionalProperties")
+
+
+class Impossible(Exception):
+    """A part of a schema that no value satisfies."""
+
+    def __init__(self, path: str, reason: str):
+        super().__init__(reason)
+        self.path = path
+        self.reason = reason
+
+
+def pointer(path: str, *parts: str | int) -> str:
+    return path + "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
+
+
+def refusal(keyword: str, path: str, why: str) -> GrammarError:
+    place = pointer(path, keyword)
+    return GrammarError(f"{keyword} at {place}: {why}", keyword=keyword, pointer=place)
+
+
+def both_objects(left: dict[str, Any], right: dict[str, Any], path: str) -> dict[str, Any]:
+    """Each key obeys both sides, each with its own properties, patterns and rest."""
+    sides = [side for side in (left, right) if any(name in side for name in OBJECT_SHAPE)]
+    if len(sides) < 2:
+        return {name: value for side in sides for name, value in side.items() if name in OBJECT_SHAPE}
+    keys = dict.fromkeys(key for side in sides for key in side.get("properties", {}))
+    result: dict[str, Any] = {}
+    if keys:
+        result["properties"] = {key: conjunction([rule_of(side, key) for side in sides]) for key in keys}
+    rests = [side.get("additionalProperties", True) for side in sides]
+    by_pattern = [side.get("patternProperties", {}) for side in sides]
+    if any(by_pattern):
+        if all(by_pattern) or False in rests or any(rest not in (True, {}) for rest in rests):
+            raise refusal("patternProperties", path, "key patterns cannot be merged in allOf")
+        result["patternProperties"] = by_pattern[0] or by_pattern[1]
+    result["additionalProperties"] = conjunction(rests)
+    return result
+
+
+def rule_of(side: dict[str, Any], key: str) -> Any:
+    found = [side["properties"][key]] if key in side.get("properties", {}) else []
+    found += [
+        part
+        for pattern, part in side.get("patternProperties", {}).items()
+        if validation.matches(pattern, key)
+    ]
+    return conjunction(found) if found else side.get("additionalProperties", True)
+
+
+def conjunction(schemas: list[Any]) -> Any:
+    if False in [schema for schema in schemas if isinstance(schema, bool)]:
+        return False
+    told = [schema for schema in schemas if schema is not True and schema != {}]
+    return told[0] if len(told) == 1 else {"allOf": told} if told else True
+
+
+def closed(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def choice(options: list[dict[str, Any]]) -> dict[str, Any]:
+    flat: list[dict[str, Any]] = []
+    for option in options:
+        flat.extend(option.get("anyOf", (option,)))
+    values = [value for option in flat if "enum" in option for value in option["enum"]]
+    if values and all("enum" in option for option in flat):
+        return {"enum": values}
+    return flat[0] if len(flat) == 1 else {"anyOf": flat}
+
+
+def constant(value: Any) -> dict[str, Any]:
+    """A value with parts becomes a shape with one value for each part."""
+    if isinstance(value, dict):
+        return closed({key: constant(part) for key, part in value.items()}, list(value))
+    if isinstance(value, list):
+        parts = [constant(part) for part in value]
+        shape = {"type": "array", "minItems": len(parts), "maxItems": len(parts), "items": False}
+        return shape | ({"prefixItems": parts} if parts else {})
+    return {"enum": [value]}
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equality as JSON means it: true is not 1, 1.0 is 1."""
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    return bool(left == right)
+
+
+def kinds(node: dict[str, Any]) -> frozenset[str]:
+    if "enum" in node:
+        names = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "string"}
+        return frozenset(names[type(value)] for value in node["enum"])
+    if "type" in node:
+        return frozenset(["number" if node["type"] == "integer" else node["type"]])
+    return frozenset("number" if name == "integer" else name for name in TYPES)
+
+
+def common_types(left: Any, right: Any, path: str) -> list[str]:
+    one, two = ([value] if isinstance(value, str) else list(value) for value in (left, right))
+    common = [name for name in one if name in two or (name == "integer" and "number" in two)]
+    common += [name for name in two if name == "integer" and "number" in one and name not in common]
+    if not common:
+        raise Impossible(path, f"no value is both {' or '.join(one)} and {' or '.join(two)}")
+    return common
+
+
+def bounds(schema: dict[str, Any], path: str) -> tuple[tuple[float, bool], tuple[float, bool]]:
+    """((lower end, is it open), (upper end, is it open))."""
+    low, high = (-math.inf, False), (math.inf, False)
+    for name in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"):
+        value = schema.get(name)
+        if value is None:
+            continue
+        if abs(value) > 10**15:
+            raise refusal(name, path, "bounds beyond 10^15 are not enforced exactly")
+        is_open = name.startswith("exclusive")
+        if name.endswith("inimum"):
+            low = max(low, (value, is_open))
+        else:
+            high = min(high, (value, not is_open))
+    return low, (high[0], not high[1] if not math.isinf(high[0]) else False)
+
+
+def whole(end: tuple[float, bool], up: bool) -> int | None:
+    """The first whole number inside a bound."""
+    value, is_open = end
+    if math.isinf(value):
+        return None
+    nearest = math.ceil(value) if up else math.floor(value)
+    return nearest + (1 if up else -1) if is_open and nearest == value else nearest
