@@ -78,15 +78,20 @@ window.Playground = (() => {
     return value;
   }
 
-  // A component's `watch` that keeps the newest picture: see ui/order.py. Values without a number always pass.
+  // A component's `watch` that keeps the newest picture and draws it once: see ui/order.py. Values without a
+  // number always pass.
   function inOrder(props, watch) {
-    let newest = props.value;
+    const content = (value) => JSON.stringify(value, (key, item) => (key === "drawn" ? undefined : item));
+    let newest = props.value, shown = content(newest);
     return (names, callback) => watch(names, () => {
       if (props.value?.drawn < newest?.drawn) {
         props.value = newest;
         return;
       }
       newest = props.value;
+      const now = content(newest);
+      if (newest?.drawn !== undefined && now === shown) return;
+      shown = now;
       callback();
     });
   }

@@ -91,7 +91,7 @@ class KvCache:
         self.outputs = outputs = [*self.drawn, self.bar, self.compose.stop]
         inputs = [session, settings, self.prompt, self.fields.html]
         for event in (self.compose.run.click, self.prompt.submit):
-            event(self.start, inputs=inputs, outputs=outputs, **QUIET)
+            event(self.start, inputs=inputs, outputs=outputs, trigger_mode="multiple", **QUIET)
         self.compose.more[0].click(
             self._add, inputs=inputs, outputs=self.drawn, trigger_mode="multiple", **QUIET
         )

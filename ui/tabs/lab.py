@@ -104,6 +104,7 @@ class Lab:
             self.start,
             inputs=[session, settings, self.prompt, self.fields.html],
             outputs=self.outputs,
+            trigger_mode="multiple",
             **QUIET,
         )
         self.compose.wire_stop(session, lambda session: session.lab)
