@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,14 +11,6 @@ import torch
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 # Several test processes share the cores; together they must not use more threads than there are.
 torch.set_num_threads(max(1, torch.get_num_threads() // WORKERS))
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Each file stays in one process; all that drive a browser share one: two would starve each other."""
-    browser = Path(__file__).parent / "browser"
-    for item in items:
-        group = "browser" if browser in item.path.parents else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(autouse=True)
