@@ -30,6 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.browser)
             item.add_marker(pytest.mark.slow)
+            # A starved browser can miss any limit of time; what is wrong fails twice.
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @dataclass
