@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 import torch
 
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 # Several test processes share the cores; together they must not use more threads than there are.
 torch.set_num_threads(max(1, torch.get_num_threads() // WORKERS))
+# The same examples on every run; the full grid looks for new ones.
+hypothesis.settings.register_profile("same", derandomize=True)
+if not os.environ.get("PLAYGROUND_FULL_GRID"):
+    hypothesis.settings.load_profile("same")
 
 
 @pytest.fixture(autouse=True)

@@ -24,6 +24,7 @@ _TOKEN = re.compile(
       | (?P<mark>[()|*+?])""",
     re.VERBOSE,
 )
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|[\s\S])")
 
 
 class Token(NamedTuple):
@@ -108,10 +109,18 @@ class _Reader:
             if found is None:
                 raise self._error(self._unreadable(self._source[place]), place)
             kind = str(found.lastgroup)
+            if kind in ("string", "set"):
+                self._check_escapes(found[0], place)
             if kind != "space":
                 tokens.append(Token(kind, found[0], place))
             place = found.end()
         return [*tokens, Token("end", "", place)]
+
+    def _check_escapes(self, text: str, place: int) -> None:
+        for escape in _ESCAPE.finditer(text):
+            if 0xD800 <= int(escape[1] or escape[2] or "0", 16) <= 0xDFFF:
+                what = f"{escape[0]} is half of a pair, no character; write \\U and eight digits"
+                raise self._error(what, place + escape.start())
 
     @staticmethod
     def _unreadable(character: str) -> str:

@@ -6,6 +6,7 @@ import json
 import random
 import re
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ MAX_MASK_SECONDS = 0.03
 PROBE_STEPS, PROBE_SECONDS = 32, 0.5
 _PLACE = re.compile(r"at line (\d+), column (\d+): (.*)", re.DOTALL)
 _PREFIX = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
+_LEAD = b"\xed"
+_SECOND = re.compile(rb"[\xa0-\xbf]")
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")
 
 
 class XGrammar:
@@ -33,7 +37,7 @@ class XGrammar:
             vocab_size=len(tokens.texts),
             stop_token_ids=list(tokens.end_ids) or None,
         )
-        self._vocab_size = len(tokens.texts)
+        self._surrogates = Surrogates(tokens.texts)
 
     def compile(self, lowered: Lowered) -> tuple[str, int]:
         """(the compiled grammar as text, number of its rules). May take long; nothing can stop it.
@@ -60,7 +64,23 @@ class XGrammar:
         return xgrammar.CompiledGrammar.deserialize_json(text, self._info)
 
     def matcher(self, compiled: Any) -> XMatcher:
-        return XMatcher(xgrammar.GrammarMatcher(compiled), self._vocab_size)
+        return XMatcher(xgrammar.GrammarMatcher(compiled), self._surrogates)
+
+
+class Surrogates:
+    """Which tokens would write a surrogate (U+D800 to U+DFFF), which xgrammar takes for a character.
+
+    In UTF-8 these are the bytes ED A0..BF xx, and no valid text holds them; ED alone begins true characters.
+    """
+
+    def __init__(self, texts: Sequence[bytes]):
+        self.ends_with_lead = np.array([text.endswith(_LEAD) for text in texts], dtype=np.bool_)
+        self._inside = np.array([_SURROGATE.search(text) is not None for text in texts], dtype=np.bool_)
+        self._second = np.array([_SECOND.match(text) is not None for text in texts], dtype=np.bool_)
+
+    def written_by(self, after_lead: bool) -> NDArray[np.bool_]:
+        """Tokens that write one, given whether the text so far ends with the byte ED; [vocab_size]."""
+        return self._inside | self._second if after_lead else self._inside
 
 
 def probe(matcher: XMatcher) -> None:
@@ -90,29 +110,43 @@ def probe(matcher: XMatcher) -> None:
 class XMatcher:
     """See matcher.Matcher."""
 
-    def __init__(self, matcher: Any, vocab_size: int):
+    def __init__(self, matcher: Any, surrogates: Surrogates, after_lead: Sequence[bool] = (False,)):
         self._matcher = matcher
-        self._vocab_size = vocab_size
-        self._bits = xgrammar.allocate_token_bitmask(1, vocab_size)
+        self._surrogates = surrogates
+        # One for the start and one for each step that can be taken back.
+        self._after_lead = list(after_lead)
+        self._vocab_size = len(surrogates.ends_with_lead)
+        self._bits = xgrammar.allocate_token_bitmask(1, self._vocab_size)
 
     def accept(self, token_id: int) -> bool:
-        return bool(self._matcher.accept_token(token_id))
+        if self._surrogates.written_by(self._after_lead[-1])[token_id]:
+            return False
+        return self._advanced(
+            self._matcher.accept_token(token_id), bool(self._surrogates.ends_with_lead[token_id])
+        )
 
     def accept_bytes(self, data: bytes) -> bool:
-        return bool(self._matcher.accept_string(data))
+        return self._advanced(self._matcher.accept_string(data), data.endswith(_LEAD))
+
+    def _advanced(self, accepted: bool, after_lead: bool) -> bool:
+        if accepted:
+            self._after_lead.append(after_lead)
+        return bool(accepted)
 
     def rollback(self, count: int) -> None:
         self._matcher.rollback(count)
+        del self._after_lead[len(self._after_lead) - count :]
 
     def fork(self) -> XMatcher:
-        return XMatcher(self._matcher.fork(), self._vocab_size)
+        return XMatcher(self._matcher.fork(), self._surrogates, self._after_lead)
 
     def allowed(self) -> NDArray[np.bool_]:
         if self._matcher.is_terminated():
             return np.zeros(self._vocab_size, dtype=np.bool_)
         with torch.inference_mode(False):
             self._matcher.fill_next_token_bitmask(self._bits)
-        return unpacked(self._bits.numpy().view(np.uint8).reshape(-1), self._vocab_size)
+        allowed = unpacked(self._bits.numpy().view(np.uint8).reshape(-1), self._vocab_size)
+        return allowed & ~self._surrogates.written_by(self._after_lead[-1])
 
     def is_complete(self) -> bool:
         return bool(self._matcher.is_completed())

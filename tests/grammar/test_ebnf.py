@@ -28,6 +28,9 @@ from tests.grammar.byte_engines import accepts, compiled
         ('root ::= "a"{1,100000}', "repeats more than 10,000 times", 1, 13),
         ("root ::= TagDispatch(a)", "TagDispatch(...) is not supported", 1, 10),
         ("root ::= []", "[] is an empty set", 1, 10),
+        ('root ::= "a\\ud83d\\ude00"', "\\ud83d is half of a pair, no character", 1, 12),
+        ("root ::= [a-z\\U0000DFFF]", "\\U0000DFFF is half of a pair", 1, 14),
+        ('root ::= "a"\n  "\\\\\\uD800"', "\\uD800 is half of a pair", 2, 6),
         ('root "a"', "expected ::= after the name of a rule, found", 1, 6),
     ],
 )
@@ -44,6 +47,11 @@ def test_errors_name_line_and_column(source, words, line, column):
 def test_a_grammar_without_an_end_is_refused(source):
     with pytest.raises(GrammarError, match="no text is ever complete"):
         ebnf.check(source)
+
+
+def test_an_escaped_backslash_begins_no_escape():
+    grammar = compiled(ebnf='root ::= "\\\\ud83d"')
+    assert accepts(grammar, "\\ud83d")
 
 
 def test_a_dead_alternative_does_not_condemn_the_rest():

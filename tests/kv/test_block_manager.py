@@ -676,5 +676,4 @@ TestPoolMachine.settings = settings(
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
-    derandomize=True,
 )

@@ -275,7 +275,7 @@ def _cases(draw: st.DrawFn) -> tuple[SamplingParams, list[float], History, Place
     return params, logits, History(ids, draw(st.integers(0, len(ids)))), place
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=400, deadline=None)
 @given(_cases())
 def test_every_number_of_a_choice_equals_the_slow_reference(
     case: tuple[SamplingParams, list[float], History, Place],
@@ -283,7 +283,7 @@ def test_every_number_of_a_choice_equals_the_slow_reference(
     _check_against_reference(*case)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.integers(-24, 24).map(lambda n: n / 4), min_size=1, max_size=9),
     st.sampled_from(["top_k", "top_p", "min_p", "typical_p"]),
@@ -298,7 +298,7 @@ def test_every_number_of_one_cut_equals_the_slow_reference(
     _check_against_reference(params, logits, NOTHING, PLACE)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None)
 @given(_cases())
 def test_a_choice_without_candidates_has_the_same_numbers(
     case: tuple[SamplingParams, list[float], History, Place],
