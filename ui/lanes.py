@@ -53,10 +53,6 @@ class Lanes:
     differences: list[Difference | None] = field(default_factory=list)
     human: Sequence[TokenDecoded] = ()
 
-    def begin(self, requests: Sequence[Request]) -> None:
-        self.lanes = [Lane(request) for request in requests]
-        self.differences, self.human = [], ()
-
     def compare(self, engine: Engine) -> None:
         """Name what made each lane leave lane A.
 

@@ -60,15 +60,17 @@ def line(state: KvState, change: PoolChange) -> str:
     }[change.operation]
 
 
+def _head(view: Shown) -> dict[str, Any]:
+    return {"drawn": drawn(), "number": view.number, "running": view.running}
+
+
 def pool(view: Shown, state: KvState) -> dict[str, Any]:
     """The grid at the replay's place."""
-    shown = state.shown()
+    head, shown = _head(view), state.shown()
     if shown is None:
-        return {"drawn": drawn(), "number": view.number, "num_blocks": 0, "running": view.running}
+        return {**head, "num_blocks": 0}
     return {
-        "drawn": drawn(),
-        "number": view.number,
-        "running": view.running,
+        **head,
         "num_blocks": shown.num_blocks,
         "block_size": shown.block_size,
         "owners": owners_of(state, shown),
@@ -107,13 +109,11 @@ def _samples(state: KvState, shown: PoolView) -> list[int]:
 
 def blocks(view: Shown, state: KvState) -> dict[str, Any]:
     """Log, block tables, the selected block and the chosen request's tokens, at the replay's place."""
-    shown = state.shown()
+    head, shown = _head(view), state.shown()
     if shown is None:
-        return {"drawn": drawn(), "number": view.number, "num_blocks": 0, "running": view.running}
+        return {**head, "num_blocks": 0}
     return {
-        "drawn": drawn(),
-        "number": view.number,
-        "running": view.running,
+        **head,
         "num_blocks": shown.num_blocks,
         "block_size": shown.block_size,
         "refs": _refs(shown),

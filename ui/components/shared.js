@@ -78,10 +78,20 @@ window.Playground = (() => {
     return value;
   }
 
+  // [name, value] pairs as nodes of a status line; of those in `counts` the value stands first.
+  function facts(pairs, counts = []) {
+    return pairs.map(([name, text]) => {
+      const fact = el("span", "pg-fact");
+      fact.dataset.fact = name;
+      fact.append(...(counts.includes(name) ? [el("b", "", text), " " + name] : [name + " ", el("b", "", text)]));
+      return fact;
+    });
+  }
+
   // A component's `watch` that keeps the newest picture and draws it once: see ui/order.py. Values without a
   // number always pass.
   function inOrder(props, watch) {
-    const content = (value) => JSON.stringify(value, (key, item) => (key === "drawn" ? undefined : item));
+    const content = (value) => (value?.drawn === undefined ? null : JSON.stringify({ ...value, drawn: 0 }));
     let newest = props.value, shown = content(newest);
     return (names, callback) => watch(names, () => {
       if (props.value?.drawn < newest?.drawn) {
@@ -90,7 +100,7 @@ window.Playground = (() => {
       }
       newest = props.value;
       const now = content(newest);
-      if (newest?.drawn !== undefined && now === shown) return;
+      if (now !== null && now === shown) return;
       shown = now;
       callback();
     });
@@ -110,5 +120,5 @@ window.Playground = (() => {
     }
   }, true);
 
-  return { el, visible, spoken, percent, fixed, quoted, when, resolve, inOrder };
+  return { el, visible, spoken, percent, fixed, quoted, when, resolve, inOrder, facts };
 })();

@@ -49,7 +49,7 @@ class Code:
 
     def __init__(self, loader: Loader):
         self.loader = loader
-        self.compose = Compose("code", PROMPT, run="Write")
+        self.compose = Compose("code", PROMPT, run="Write", can_stop=False)
         self.prompt = self.compose.prompt
         self.fields: Fields = Fields("code", FIELDS, START, NOTE)
         self.view = components.build("code", self.payload(Session()), "pg-code-view")

@@ -102,8 +102,8 @@ class Compare:
                 raise
             view.begin(asked[0], "run")
             view.prompt = prompt
-            session.lanes = lanes.Lanes()  # a run that this one took over may still explain its own
-            session.lanes.begin(asked)
+            # New ones: a run that this one took over may still explain its own.
+            session.lanes = lanes.Lanes([lanes.Lane(request) for request in asked])
             return streams
 
         due = 0.0
@@ -123,8 +123,6 @@ class Compare:
             return
         if session.lanes.lanes and not view.notice:  # a refused run leaves the lanes as they were
             self._explain(session, values)
-        yield {**self.draw(session), **self.compose.running(view.running)}
-        time.sleep(PERIOD)  # and again: an update close upon another may never reach the page
         yield {**self.draw(session), **self.compose.running(view.running)}
 
     def _explain(self, session: Session, values: dict[str, Any]) -> None:

@@ -20,7 +20,13 @@ class Compose:
     """
 
     def __init__(
-        self, name: str, prompt: str, run: str = "Run", lines: int = 2, more: Sequence[str] = ()
+        self,
+        name: str,
+        prompt: str,
+        run: str = "Run",
+        lines: int = 2,
+        more: Sequence[str] = (),
+        can_stop: bool = True,
     ) -> None:
         with gr.Row(elem_classes="pg-compose"):
             self.prompt = gr.Textbox(
@@ -36,7 +42,11 @@ class Compose:
             with gr.Row(elem_classes="pg-buttons"):
                 self.run = gr.Button(run, elem_classes="pg-run", elem_id=f"pg-{name}-run")
                 self.stop = gr.Button(
-                    "Stop", elem_classes="pg-stop", elem_id=f"pg-{name}-stop", interactive=False
+                    "Stop",
+                    elem_classes="pg-stop",
+                    elem_id=f"pg-{name}-stop",
+                    interactive=False,
+                    visible=can_stop,
                 )
                 self.more = [
                     gr.Button(title, elem_id=f"pg-{name}-{title.lower()}", elem_classes="pg-more")

@@ -153,8 +153,6 @@ class Lab:
             if failed and not view.notice:
                 view.notice = f"{len(failed)} texts failed. {failed[0]}"
             yield {**self.draw(session), **self.compose.running(False)}
-            time.sleep(0.2)  # and again: an update close upon another may never reach the page
-            yield {**self.draw(session), **self.compose.running(view.running)}
 
     def _work(self, event: gr.EventData) -> Updates:
         order, data = drawn(), event._data if isinstance(event._data, dict) else {}

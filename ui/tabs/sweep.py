@@ -147,8 +147,6 @@ class SweepTab:
             if session.swept.errors and not view.notice:
                 view.notice = f"{len(session.swept.errors)} runs failed. {session.swept.errors[0]}"
             yield {**self.draw(session), **self.compose.running(False)}
-            time.sleep(0.2)  # and again: an update close upon another may never reach the page
-            yield {**self.draw(session), **self.compose.running(view.running)}
 
     def _measure(self, session: Session, event: gr.EventData) -> Updates:
         wanted = event._data.get("measure") if isinstance(event._data, dict) else None

@@ -5,7 +5,7 @@ const list = root.querySelector(".pg-drafts-text"), tip = root.querySelector(".p
 const phase = root.querySelector(".pg-phase"), facts = root.querySelector(".pg-facts");
 const bar = root.querySelector(".pg-bar"), notice = root.querySelector(".pg-notice");
 const WORDS = { accepted: "accepted draft", rejected: "rejected draft", recovered: "recovered", bonus: "bonus", target: "no draft" };
-const COUNTS = new Set(["tokens", "target calls"]);
+const COUNTS = ["tokens", "target calls"];
 let number = null, pieces = [], nodes = [], current = null, timer = null;
 
 const same = (a, b) => a.id === b.id && a.kind === b.kind && a.round === b.round && a.place === b.place;
@@ -90,12 +90,7 @@ function draw() {
   root.classList.toggle("pg-running", value.running);
   root.dataset.number = value.number;
   phase.textContent = value.running ? value.phase || "starting" : "";
-  facts.replaceChildren(...value.status.map(([name, text]) => {
-    const fact = el("span", "pg-fact");
-    fact.append(...(COUNTS.has(name) ? [el("b", "", text), " " + name] : [name + " ", el("b", "", text)]));
-    fact.dataset.fact = name;
-    return fact;
-  }));
+  facts.replaceChildren(...Playground.facts(value.status, COUNTS));
   bar.hidden = value.progress === null || !value.running;
   bar.firstElementChild.style.width = `${(value.progress ?? 0) * 100}%`;
   notice.hidden = !value.notice;

@@ -76,12 +76,7 @@ function drawCard(shape, sample, value) {
   const drawn = JSON.stringify(facts);
   if (drawn === shape.drawn) return;
   shape.drawn = drawn;
-  shape.foot.replaceChildren(...facts.map(([name, text]) => {
-    const fact = el("span", "pg-fact");
-    fact.dataset.fact = name;
-    fact.append(name + " ", el("b", "", text));
-    return fact;
-  }));
+  shape.foot.replaceChildren(...Playground.facts(facts));
 }
 
 function plot(box, figure) {
@@ -104,12 +99,7 @@ function draw() {
   part(".pg-notice").hidden = !value.notice;
   part(".pg-notice").textContent = value.notice;
   part(".pg-phase").textContent = value.running ? value.phase || "starting" : "";
-  part(".pg-facts").replaceChildren(...value.status.map(([name, text]) => {
-    const fact = el("span", "pg-fact");
-    fact.dataset.fact = name;
-    fact.append(name + " ", el("b", "", text));
-    return fact;
-  }));
+  part(".pg-facts").replaceChildren(...Playground.facts(value.status));
   mark(value.rule);
   part(".pg-samples-about").textContent = value.missing || RULES[value.rule][1];
   part(".pg-samples-about").classList.toggle("pg-stale", Boolean(value.missing));

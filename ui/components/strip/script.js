@@ -12,7 +12,7 @@ const source = root.querySelector('[data-part="source"]');
 const ENDS = {
   probability: ["certain", "unlikely"], surprise: ["0 bits", "10 bits"], rank: ["best", "rank 100+"],
 };
-const COUNTS = new Set(["tokens", "tok/s", "bits a token"]);
+const COUNTS = ["tokens", "tok/s", "bits a token"];
 let number = null;          // the text that is drawn
 let nodes = [];             // token elements of the output
 let rows = [];
@@ -138,12 +138,7 @@ function draw() {
   phase.textContent = value.running ? value.phase || "starting" : "";
   stale.hidden = !value.stale;
   stale.textContent = value.running ? "settings changed: they act from the next run" : "settings changed since this run";
-  facts.replaceChildren(...value.status.map(([name, text]) => {
-    const fact = el("span", "pg-fact");
-    fact.append(...(COUNTS.has(name) ? [el("b", "", text), " " + name] : [name + " ", el("b", "", text)]));
-    fact.dataset.fact = name;
-    return fact;
-  }));
+  facts.replaceChildren(...Playground.facts(value.status, COUNTS));
   bar.hidden = value.progress === null || !value.running;
   bar.firstElementChild.style.width = `${(value.progress ?? 0) * 100}%`;
   notice.hidden = !value.notice;

@@ -120,12 +120,7 @@ function draw() {
   part(".pg-notice").hidden = !value.notice;
   part(".pg-notice").textContent = value.notice;
   part(".pg-phase").textContent = value.running ? value.phase || "starting" : "";
-  part(".pg-facts").replaceChildren(...value.status.map(([name, text]) => {
-    const fact = el("span", "pg-fact");
-    fact.dataset.fact = name;
-    fact.append(name + " ", el("b", "", text));
-    return fact;
-  }));
+  part(".pg-facts").replaceChildren(...Playground.facts(value.status));
   badge(sides.with, value.verdict);
   const parsed = part(".pg-structured-parsed");
   parsed.hidden = !value.parsed;

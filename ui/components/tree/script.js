@@ -514,12 +514,7 @@ function draw() {
   part(".pg-notice").hidden = !value.notice;
   part(".pg-notice").textContent = value.notice;
   part(".pg-phase").textContent = value.running ? value.phase || "starting" : "";
-  part(".pg-facts").replaceChildren(...value.status.map(([name, text]) => {
-    const fact = el("span", "pg-fact");
-    fact.append(name + " ", el("b", "", text));
-    fact.dataset.fact = name;
-    return fact;
-  }));
+  part(".pg-facts").replaceChildren(...Playground.facts(value.status));
   read(value);
   if (box.clientWidth) drawTree(); // hidden tab: drawn when it is shown
 }
