@@ -10,6 +10,7 @@ from backend.events import Finished, PoolChange, Started
 from ui.crowd import Member
 from ui.kv_state import KvState
 from ui.order import drawn
+from ui.payloads import ENDINGS
 from ui.pool import PoolView
 from ui.timeline import figures, stretches, throughput
 
@@ -27,6 +28,8 @@ class Shown(Protocol):
 
 FREE, REUSABLE, OTHERS, ELSEWHERE = -1, -2, -3, -4  # an owner below 0; from 0 on it is a place in the list
 MAX_LOG, MAX_TEXT, MAX_PROMPT = 60, 1200, 160
+# As elsewhere on the page; "cancelled" is the word on the button of a request.
+STATES = ENDINGS | {"cancelled": "cancelled"}
 
 
 def ranges(block_ids: Iterable[int]) -> str:
@@ -253,7 +256,7 @@ def _row(state: KvState, member: Member, block_size: int, now: float) -> dict[st
         "num_prompt": len(started.prompt_token_ids) if started else None,
         "limit": member.ask.max_new_tokens,
         "n": member.ask.n,
-        "state": member.state,
+        "state": STATES.get(member.state, member.state),
         "error": member.error,
         "num_tokens": member.num_tokens,
         "tail": member.text[-160:],

@@ -20,6 +20,12 @@ def test_the_code_follows_the_knobs_and_foreign_settings_set_them(page: Any) -> 
     page.wait_for_selector(f"{VIEW} pre:has-text('samplers')")
     assert json.loads(text_of(page, f"{VIEW} pre"))["prompt"] == HOSTILE
     assert json.loads(text_of(page, f"{VIEW} pre"))["temperature"] == 0.45
+    count = page.locator('#pg-code-fields [data-field="n"]')
+    assert not count.is_visible()
+    page.select_option('#pg-code-fields [data-field="strategy"]', "best_of")
+    count.fill("3")
+    page.click(f'{VIEW} [data-target="transformers"]')
+    page.wait_for_selector(f"{VIEW} pre:has-text('num_return_sequences=3')")
     page.fill(f"{VIEW} textarea", '{"do_sample": true, "top_k": 7, "max_new_tokens": 33, "top_p": 2}')
     page.click(f"{VIEW} [data-act=read]")
     page.wait_for_selector(f"{VIEW} .pg-codes-imported:has-text('Nothing was changed: top_p must be')")

@@ -84,7 +84,7 @@ def test_sixteen_requests_fill_512_blocks_on_one_canvas_and_the_replay_ends_wher
     assert len(seen) >= 5
     assert max(seen) >= 32
     assert tab.evaluate(f"document.querySelector('{POOL} canvas').mine === true")
-    assert states(tab) == ["length"] * 16
+    assert states(tab) == ["token limit"] * 16
     blocks = site.engine.with_pool(512).block_manager
     assert (count(tab, "used"), count(tab, "free")) == (0, 512)
     assert count(tab, "reusable") == blocks.num_reusable_blocks > 0
@@ -126,7 +126,7 @@ def test_cancel_frees_the_blocks_of_one_on_screen_and_a_fork_shares_those_of_ano
     tab.wait_for_selector(f"{ROWS}[data-name=I]:has-text('added')")
     tab.click("#pg-kv-stop")
     end(tab)
-    assert set(states(tab)) <= {"cancelled", "length"}
+    assert set(states(tab)) <= {"cancelled", "token limit"}
     blocks = site.engine.with_pool(128).block_manager
     assert (count(tab, "used"), blocks.num_free_blocks) == (0, 128)
     assert_inert(tab)

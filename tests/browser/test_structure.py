@@ -138,6 +138,7 @@ def test_errors_name_the_place_and_the_next_run_is_fine(tab: Any) -> None:
     assert words in text_of(tab, f"{TEXT} .pg-notice")
     write(tab, "ok", kind="regex")
     compiled(tab, "fine", "compiled in")
+    tab.wait_for_selector(f"{TEXT} .pg-notice", state="hidden")
     run(tab)
     assert text(tab) == "ok"
     assert text_of(tab, f"{WITH} .pg-s-verdict") == "✓ valid"

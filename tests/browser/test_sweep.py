@@ -57,6 +57,26 @@ def test_a_sweep_draws_bands_and_a_run_opens_in_inspect(tab: Any, tmp_path: Path
     assert tab.locator(f"{BUTTONS}[disabled]").count() == 4
 
 
+def test_two_knobs_make_a_heat_map_whose_cells_open_their_run(tab: Any) -> None:
+    second = [tab.locator(f'#pg-sweep-fields [data-field="{name}"]') for name in ("low2", "high2", "count2")]
+    assert not any(field.is_visible() for field in second)
+    tab.select_option('#pg-sweep-fields [data-field="second"]', "top_p")
+    assert all(field.is_visible() for field in second)
+    set_run(tab, seed=5)
+    sweep(tab, low=0.5, high=1, count=2, low2=0.6, high2=1, count2=3, seeds=1, max_new_tokens=4)
+    assert tab.locator(BUTTONS).count() == 6
+    cells = tab.locator(f"{VIEW} .pg-sweep-plot .heatmaplayer image, {VIEW} .pg-sweep-plot .hm image")
+    cells.first.wait_for(state="attached")
+    plot = tab.locator(f"{VIEW} .pg-sweep-plot .nsewdrag").first
+    plot.scroll_into_view_if_needed()
+    size = plot.bounding_box()
+    # The lower left cell: the lowest value of both knobs
+    plot.click(position={"x": size["width"] * 0.25, "y": size["height"] * 5 / 6})
+    tab.wait_for_selector(".pg-tab-inspect .pg-strip:not(.pg-running) .pg-token >> nth=3")
+    assert tab.locator('.pg-knob[data-stage="temperature"] .pg-knob-number').input_value() == "0.5"
+    assert tab.locator('.pg-knob[data-stage="top_p"] .pg-knob-number').input_value() == "0.6"
+
+
 def test_stop_keeps_what_came_frees_every_block_and_the_page_answers_meanwhile(tab: Any, site: Site) -> None:
     blocks = site.engine.block_manager
     start = blocks.num_free_blocks

@@ -384,7 +384,7 @@ def test_the_list_shows_state_figures_and_timeline_of_each_request(engine: Engin
     state = played(engine, n=2)
     drawn = pool_payloads.requests(View(), state, 4, 0.0)
     (row,) = drawn["rows"]
-    assert (row["name"], row["state"], row["num_prompt"], row["num_tokens"]) == ("A", "length", 21, 24)
+    assert (row["name"], row["state"], row["num_prompt"], row["num_tokens"]) == ("A", "token limit", 21, 24)
     assert (row["hits"], row["misses"], row["live"]) == (0, 6, False)
     assert [kind for kind, _, _ in row["stretches"]][-2:] == ["prefill", "decode"]
     assert drawn["span"] == row["stretches"][-1][2]

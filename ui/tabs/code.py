@@ -35,6 +35,7 @@ FIELDS: list[dict[str, Any]] = [
         "max": 64,
         "step": 1,
         "hint": "How many beams or samples.",
+        "unless": {"strategy": "sample"},
     },
 ]
 START: dict[str, Any] = {"strategy": "sample", "n": 4}

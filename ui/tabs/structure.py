@@ -89,7 +89,7 @@ class Structure:
             event(
                 self._check,
                 inputs=[session, self.fields.html],
-                outputs=[self.report],
+                outputs=[self.report, self.texts],
                 trigger_mode="always_last",
                 **QUIET,
             )
@@ -114,7 +114,12 @@ class Structure:
             state.report = Report("waiting", f"waiting for the model: {line}")
             yield {self.report: compiled(state.report)}
         state.report = report(self.loader, values)
-        yield {self.report: compiled(state.report)}
+        view = session.structure
+        if state.report.state == "fine" and view.notice and not view.running:
+            view.notice = ""  # it spoke of an earlier grammar
+            yield {self.report: compiled(state.report), self.texts: drawn.texts(view, state)}
+        else:
+            yield {self.report: compiled(state.report)}
 
     def start(self, session: Session, turned: Any, prompt: str, sent: Any) -> Iterator[Updates]:
         """The constrained run and, where asked for, the same without the grammar, in one batch."""

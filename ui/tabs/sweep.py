@@ -32,8 +32,10 @@ NAMES = [knob.name for knob in knobs.KNOBS]
 LIMITS = {knob.name: (knob.low, knob.high) for knob in knobs.KNOBS}
 
 
-def _number(name: str, text: str, low: float, high: float, hint: str, step: float = 0.05) -> dict[str, Any]:
-    return {
+def _number(
+    name: str, text: str, low: float, high: float, hint: str, step: float = 0.05, **more: Any
+) -> dict[str, Any]:
+    field = {
         "name": name,
         "title": text,
         "kind": "number",
@@ -42,6 +44,11 @@ def _number(name: str, text: str, low: float, high: float, hint: str, step: floa
         "step": step,
         "hint": hint,
     }
+    return field | more
+
+
+# Fields that matter only with a second knob.
+SECOND = {"unless": {"second": ""}}
 
 
 FIELDS: list[dict[str, Any]] = [
@@ -62,9 +69,9 @@ FIELDS: list[dict[str, Any]] = [
         "options": [["", "none"], *([name, TITLES[name]] for name in NAMES)],
         "hint": "With a second knob every pair of values is run, and shown as a heat map.",
     },
-    _number("low2", "from", -10, 1000, "First value of the second knob."),
-    _number("high2", "to", -10, 1000, "Last value of the second knob."),
-    _number("count2", "values", 1, 50, "How many values of the second knob.", 1),
+    _number("low2", "from", -10, 1000, "First value of the second knob.", **SECOND),
+    _number("high2", "to", -10, 1000, "Last value of the second knob.", **SECOND),
+    _number("count2", "values", 1, 50, "How many values of the second knob.", 1, **SECOND),
     _number("seeds", "seeds", 1, 64, "Runs per value; every value gets the same seeds.", 1),
     _number("max_new_tokens", "new tokens", 1, MAX_TOKENS, "Upper limit on generated tokens of each run.", 1),
 ]

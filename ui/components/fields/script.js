@@ -1,4 +1,5 @@
 // A row of labelled inputs. props.value.values belongs to the reader; the server replaces it with a new `number`.
+// A field with `unless: {other: value}` is shown only while the other field does not hold that value.
 const { el } = window.Playground;
 const root = element.querySelector(".pg-fields");
 const inputs = {};
@@ -8,6 +9,7 @@ let timer = null;
 
 function commit(name, value) {
   values = { ...values, [name]: value };
+  hide();
   props.value = { ...props.value, values };
   clearTimeout(timer);
   timer = setTimeout(() => trigger("turn", {}), 90);
@@ -62,11 +64,19 @@ for (const spec of SPEC) {
   const set = makers[spec.kind](spec, label);
   label.querySelector("input, select, textarea").dataset.field = spec.name;
   inputs[spec.name] = set;
+  label.dataset.name = spec.name;
   root.append(label);
 }
 const note = el("p", "pg-fields-note");
 note.setAttribute("role", "status");
 root.append(note);
+
+function hide() {
+  for (const spec of SPEC) {
+    const idle = Object.entries(spec.unless || {}).some(([name, value]) => values[name] === value);
+    root.querySelector(`[data-name="${spec.name}"]`).hidden = idle;
+  }
+}
 
 function draw() {
   const value = props.value || {};
@@ -74,6 +84,7 @@ function draw() {
     accepted = value.number;
     values = { ...value.values };
     for (const [name, set] of Object.entries(inputs)) set(values[name]);
+    hide();
   }
   note.textContent = value.note || "";
   note.hidden = !value.note;
