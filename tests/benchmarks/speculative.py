@@ -49,7 +49,7 @@ class Contender:
 
 
 def requests(engine: Engine, lesson: Lesson, drafts: Sequence[str]) -> list[Contender]:
-    """Greedy presets stay greedy, so that all texts of one preset are the same."""
+    """The preset's own draft first. Greedy presets stay greedy, so that all their texts are the same."""
     asked = Request(
         lesson.prompt,
         chat=lesson.chat,
@@ -58,10 +58,13 @@ def requests(engine: Engine, lesson: Lesson, drafts: Sequence[str]) -> list[Cont
         seed=lesson.seed or 0,
         num_candidates=0,
     )
+    own = str(lesson.fields["draft"]), int(lesson.fields["num_draft_tokens"])
     found = []
-    for name, k in (pair for pair in DRAFTS if pair[0] in drafts):
-        strategy = Speculative(num_draft_tokens=k, **source(name, engine.num_layers))
-        found.append(Contender(f"{name}, k = {k}", replace(asked, strategy=strategy)))
+    for name, k in dict.fromkeys((own, *DRAFTS)):
+        if name in drafts:
+            strategy = Speculative(num_draft_tokens=k, **source(name, engine.num_layers))
+            title = f"{name}, k = {k}" + (" (preset)" if (name, k) == own else "")
+            found.append(Contender(title, replace(asked, strategy=strategy)))
     return found
 
 
@@ -89,7 +92,7 @@ def measure(engine: Engine, contenders: list[Contender], num_rounds: int) -> Non
 
 def report(lesson: Lesson, contenders: Iterable[Contender]) -> None:
     print(f"\n{lesson.title} (temperature {lesson.settings.temperature:g}, {lesson.max_new_tokens} tokens)")
-    print(f"  {'draft':26s} {'ratio':>6s} {'accept':>7s} {'tok/call':>9s} {'formula':>8s}"
+    print(f"  {'draft':30s} {'ratio':>6s} {'accept':>7s} {'tok/call':>9s} {'formula':>8s}"
           f" {'plain':>7s} {'spec.':>7s} {'draft':>7s} {'verify':>7s} {'other':>6s}  ms a token")  # fmt: skip
     for contender in contenders:
         counted = contender.counted
@@ -102,7 +105,7 @@ def report(lesson: Lesson, contenders: Iterable[Contender]) -> None:
         ]
         acceptance = "-" if counted.acceptance is None else f"{counted.acceptance:.2f}"
         quick = statistics.median(timed.milliseconds for timed in fast)
-        print(f"  {contender.name:26s} {contender.ratio:6.2f} {acceptance:>7s} {counted.tokens_per_call:9.2f}"
+        print(f"  {contender.name:30s} {contender.ratio:6.2f} {acceptance:>7s} {counted.tokens_per_call:9.2f}"
               f" {counted.predicted:8.2f} {slow:7.1f} {quick:7.1f} {parts[0]:7.1f} {parts[1]:7.1f}"
               f" {parts[2]:6.1f}")  # fmt: skip
 
@@ -135,9 +138,7 @@ def main() -> None:
     for names, target in ((EDITING, "at least 2.0"), (CHAT, "at least 0.9")):
         for name in names:
             if name in lookups:
-                print(
-                    f"{lookups[name]:6.2f} x  prompt lookup, k = 8, over plain on {name!r} (target: {target})"
-                )
+                print(f"{lookups[name]:6.2f} x  {name!r} with its own draft over plain (target: {target})")
 
 
 if __name__ == "__main__":

@@ -209,18 +209,43 @@ def test_the_residual_shown_is_what_the_recovered_token_was_drawn_from() -> None
             assert left.residual == pytest.approx([value / sum(raw) for value in raw], abs=1e-5)
 
 
+def drafted(lookup: PromptLookup, token_ids: list[int], count: int) -> list[int]:
+    with pytest.raises(StopIteration) as done:
+        next(lookup.draft(token_ids, count))
+    return list(done.value.value.token_ids)
+
+
 def test_prompt_lookup_takes_what_followed_the_longest_end_last_time() -> None:
     lookup = PromptLookup()
+    assert drafted(lookup, [1, 2, 3, 9, 1, 2, 4, 9, 1, 2], 3) == [4, 9, 1]
+    assert drafted(lookup, [1, 2, 3, 9, 1, 2, 4, 9, 1, 2, 3], 2) == [9, 1]
+    assert drafted(lookup, [1, 2, 3, 9, 1, 2, 4, 9, 1, 2, 3, 7], 2) == []
+    assert drafted(lookup, [1, 2, 3, 9, 1, 2, 4, 9, 1, 2, 3, 7, 9], 2) == []
 
-    def draft(token_ids: list[int], count: int) -> list[int]:
-        with pytest.raises(StopIteration) as done:
-            next(lookup.draft(token_ids, count))
-        return list(done.value.value.token_ids)
 
-    assert draft([1, 2, 3, 9, 1, 2, 4, 9, 1, 2], 3) == [4, 9, 1]
-    assert draft([1, 2, 3, 9, 1, 2, 4, 9, 1, 2, 3], 2) == [9, 1]
-    assert draft([1, 2, 3, 9, 1, 2, 4, 9, 1, 2, 3, 7], 2) == []
-    assert draft([1, 2, 3, 9, 1, 2, 4, 9, 1, 2, 3, 7, 9], 2) == []
+def test_a_copy_goes_on_behind_a_word_that_was_replaced() -> None:
+    text = [1, 2, 3, 4, 5, 6, 7, 0, 1, 2]
+    lookup = PromptLookup()
+    assert drafted(lookup, text, 4) == [3, 4, 5, 6]
+    assert drafted(lookup, [*text, 3, 9], 4) == [5, 6, 7, 0]  # 9 stands for 4
+    assert drafted(lookup, [*text, 3, 9, 5, 6, 8], 4) == [0, 1, 2, 3]  # and 8 for 7
+    assert drafted(lookup, [*text, 3, 9, 5, 6, 8, 5], 4) == []  # not the copy it was
+
+
+def test_a_long_match_goes_before_the_copy_and_a_short_one_behind_it() -> None:
+    copied = [1, 2, 3, 4, 5, 0, 1, 2]
+    for before, follows in (([6, 3, 9, 8, 8], 5), ([2, 3, 9, 8, 8], 5), ([1, 2, 3, 9, 8, 8], 8)):
+        lookup = PromptLookup()
+        assert drafted(lookup, [*before, 0, *copied], 2) == [3, 4]
+        assert drafted(lookup, [*before, 0, *copied, 3, 9], 1) == [follows]
+
+
+def test_where_no_draft_was_made_no_copy_goes_on() -> None:
+    text = [1, 2, 3, 4, 5, 6, 7, 0, 1, 2]
+    lookup = PromptLookup()
+    assert drafted(lookup, text, 4) == [3, 4, 5, 6]
+    assert drafted(lookup, [*text, 3, 9], 0) == []
+    assert drafted(lookup, [*text, 3, 9, 8], 4) == []
 
 
 def test_no_match_costs_one_token_per_round_and_is_still_right() -> None:
