@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.errors import GrammarError
-from backend.grammar import ebnf, json_schema, json_source, patterns
+from backend.grammar import ebnf, json_source, patterns
 from backend.grammar.rules import written
+from backend.grammar.schema.admission import admit
 from backend.request import Grammar
 
 KINDS = {
@@ -87,7 +88,7 @@ def placeholder(name: str) -> str:
 
 
 def _schema(schema: Any, engine: str) -> Lowered:
-    admitted = json_schema.admit(schema, takes_lengths=engine == "llguidance")
+    admitted = admit(schema, takes_lengths=engine == "llguidance")
     if engine == "llguidance":
         texts = {name: f"^{patterns.to_pattern(node)}$" for name, node in admitted.patterns.items()}
         document = admitted.document(

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.errors import GrammarError
-from backend.grammar import json_schema
 from backend.grammar.lowering import lower
+from backend.grammar.schema.admission import admit
 from backend.request import Grammar
 from tests.grammar.byte_engines import accepts, compiled
 
@@ -146,7 +146,7 @@ _NARROWED = ('{"kind": "b", "x": 1}',)
 )
 def test_what_is_not_enforced_is_refused_by_keyword_and_pointer(schema, keyword, pointer):
     with pytest.raises(GrammarError) as refusal:
-        json_schema.admit(schema)
+        admit(schema)
     assert (refusal.value.keyword, refusal.value.pointer) == (keyword, pointer)
     assert keyword in str(refusal.value)
 
@@ -168,7 +168,7 @@ def test_what_is_not_enforced_is_refused_by_keyword_and_pointer(schema, keyword,
 )
 def test_a_schema_that_nothing_satisfies_is_refused(schema, words):
     with pytest.raises(GrammarError, match="no value can satisfy the schema") as refusal:
-        json_schema.admit(schema)
+        admit(schema)
     assert words in str(refusal.value)
 
 
@@ -197,14 +197,14 @@ def test_deep_and_large_schemas_are_refused():
     for _ in range(70):
         deep = {"type": "array", "items": deep}
     with pytest.raises(GrammarError, match="nested deeper than 64 levels"):
-        json_schema.admit(deep)
+        admit(deep)
     wide = {"type": "object", "properties": {f"k{n}": {"type": "null"} for n in range(3_001)}}
     with pytest.raises(GrammarError, match="more than 3,000 parts"):
-        json_schema.admit(wide)
+        admit(wide)
 
 
 def test_narrowing_is_told():
-    admitted = json_schema.admit({"properties": {"a": {}, "b": {}}, "minLenght": 3})
+    admitted = admit({"properties": {"a": {}, "b": {}}, "minLenght": 3})
     assert admitted.notes == [
         "minLenght at /minLenght is no keyword of JSON Schema and has no effect",
         "no type is given at the top: only object is produced",

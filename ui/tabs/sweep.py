@@ -48,7 +48,7 @@ def _number(
 
 
 # Fields that matter only with a second knob.
-SECOND = {"unless": {"second": ""}}
+SECOND: dict[str, Any] = {"unless": {"second": ""}}
 
 
 FIELDS: list[dict[str, Any]] = [

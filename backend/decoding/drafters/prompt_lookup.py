@@ -16,7 +16,7 @@ NGRAM_SIZES = (4, 3, 2)
 class PromptLookup:
     """Looks the end of the text up in the text itself; costs no model call.
 
-    A copy with a word replaced goes on behind that word, although the new word never stood before what follows.
+    A copy with a word replaced goes on behind that word: the new word need not have stood there before.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Parts of schemas: how two are joined, compared and built, and how one is refused by name."""
+"""Nodes of the small form: how they are built and compared, and how a part of a schema is refused by name."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import math
 from typing import Any
 
 from backend.errors import GrammarError
-from backend.grammar import validation
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
-OBJECT_SHAPE = ("properties", "patternProperties", "additionalProperties")
 
 
 class Impossible(Exception):
@@ -28,42 +26,6 @@ def pointer(path: str, *parts: str | int) -> str:
 def refusal(keyword: str, path: str, why: str) -> GrammarError:
     place = pointer(path, keyword)
     return GrammarError(f"{keyword} at {place}: {why}", keyword=keyword, pointer=place)
-
-
-def both_objects(left: dict[str, Any], right: dict[str, Any], path: str) -> dict[str, Any]:
-    """Each key obeys both sides, each with its own properties, patterns and rest."""
-    sides = [side for side in (left, right) if any(name in side for name in OBJECT_SHAPE)]
-    if len(sides) < 2:
-        return {name: value for side in sides for name, value in side.items() if name in OBJECT_SHAPE}
-    keys = dict.fromkeys(key for side in sides for key in side.get("properties", {}))
-    result: dict[str, Any] = {}
-    if keys:
-        result["properties"] = {key: conjunction([rule_of(side, key) for side in sides]) for key in keys}
-    rests = [side.get("additionalProperties", True) for side in sides]
-    by_pattern = [side.get("patternProperties", {}) for side in sides]
-    if any(by_pattern):
-        if all(by_pattern) or False in rests or any(rest not in (True, {}) for rest in rests):
-            raise refusal("patternProperties", path, "key patterns cannot be merged in allOf")
-        result["patternProperties"] = by_pattern[0] or by_pattern[1]
-    result["additionalProperties"] = conjunction(rests)
-    return result
-
-
-def rule_of(side: dict[str, Any], key: str) -> Any:
-    found = [side["properties"][key]] if key in side.get("properties", {}) else []
-    found += [
-        part
-        for pattern, part in side.get("patternProperties", {}).items()
-        if validation.matches(pattern, key)
-    ]
-    return conjunction(found) if found else side.get("additionalProperties", True)
-
-
-def conjunction(schemas: list[Any]) -> Any:
-    if False in [schema for schema in schemas if isinstance(schema, bool)]:
-        return False
-    told = [schema for schema in schemas if schema is not True and schema != {}]
-    return told[0] if len(told) == 1 else {"allOf": told} if told else True
 
 
 def closed(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
@@ -114,15 +76,6 @@ def kinds(node: dict[str, Any]) -> frozenset[str]:
     if "type" in node:
         return frozenset(["number" if node["type"] == "integer" else node["type"]])
     return frozenset("number" if name == "integer" else name for name in TYPES)
-
-
-def common_types(left: Any, right: Any, path: str) -> list[str]:
-    one, two = ([value] if isinstance(value, str) else list(value) for value in (left, right))
-    common = [name for name in one if name in two or (name == "integer" and "number" in two)]
-    common += [name for name in two if name == "integer" and "number" in one and name not in common]
-    if not common:
-        raise Impossible(path, f"no value is both {' or '.join(one)} and {' or '.join(two)}")
-    return common
 
 
 def bounds(schema: dict[str, Any], path: str) -> tuple[tuple[float, bool], tuple[float, bool]]:
