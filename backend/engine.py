@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -34,71 +34,12 @@ from backend.sampling import noise
 from backend.sampling.pipeline import Pipeline
 from backend.scheduler import Pool, Run, Scheduler
 from backend.sequence import Sequence
+from backend.stream import EventStream
 from backend.text import Vocabulary
 from backend.trace import Trace
 
 POOL_BYTES = {"cpu": 1 << 30, "cuda": 4 << 30}
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-class EventStream(Iterator[Event]):
-    """The live events of one run. Closing it early cancels the run and waits until its blocks are free."""
-
-    def __init__(
-        self,
-        request: Request,
-        loop: Loop,
-        run: Run,
-        events: queue.SimpleQueue[Event],
-        ended: threading.Event,
-    ):
-        self.request = request
-        self._loop = loop
-        self._run = run
-        self._events = events
-        self._ended = ended
-        self._exhausted = False
-
-    @property
-    def number(self) -> int:
-        """The run's number in a PoolWatch."""
-        return self._run.number
-
-    @property
-    def submitted(self) -> float:
-        """When the run was submitted, by time.perf_counter(); the times of its events count from there."""
-        return self._run.submitted
-
-    def __next__(self) -> Event:
-        """The next event, waiting for it.
-
-        Raises:
-            StopIteration: after Finished.
-        """
-        if self._exhausted:
-            raise StopIteration
-        event = self._loop.next_event(self._events)
-        self._exhausted = isinstance(event, Finished)
-        return event
-
-    def close(self) -> None:
-        """Cancel the run if it still goes on; returns once the model no longer works for it.
-
-        What happened until then, Finished included, can still be read.
-        """
-        if not self._ended.is_set():
-            self._loop.cancel(self._run, self._ended)
-
-    def __enter__(self) -> EventStream:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        # The garbage collector runs in any thread, the loop's own included: ask, but never wait.
-        if not self._ended.is_set():
-            self._loop.cancel_later(self._run)
 
 
 class Engine:
@@ -461,7 +402,7 @@ class Engine:
                 ended.set()
 
         run = Run(decode(context), emit, len(prompt_ids), request.use_cache)
-        run.parent = parent._run if parent is not None and request.use_cache else None
+        run.parent = parent.run if parent is not None and request.use_cache else None
         labels = tuple(self._vocabulary.label(token_id) for token_id in prompt_ids)
         run.report(Started(self.model_name, seed, tuple(prompt_ids), labels, context.pipeline.settings))
         self._loop.add(run)

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from backend.engine import Engine, EventStream
+from backend.engine import Engine
 from backend.errors import PlaygroundError, RequestError
 from backend.events import Event, Finished, SampleFinished, TokenDecoded
 from backend.metrics import TextMetrics, describe
 from backend.request import Request, SamplingParams
+from backend.stream import EventStream
 
 WIDTH = 16  # runs in one batch: beyond that, a CPU gains little
 MAX_RUNS = 400
