@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -61,6 +61,13 @@ class _Run:
     before: list[Tensor]
     final: Tensor
     uncut: Tensor
+    _known: dict[int, Tensor] = field(default_factory=dict)
+
+    def logprobs(self, logits: Tensor) -> Tensor:
+        """log_softmax of one of the tensors above (or of what the first stage was given), computed once."""
+        if id(logits) not in self._known:
+            self._known[id(logits)] = log_softmax(logits)
+        return self._known[id(logits)]
 
 
 class Pipeline:
@@ -126,19 +133,17 @@ class Pipeline:
         """
         logits = logits.float()
         run = self._run(logits, history)
-        final = log_softmax(run.final)
         luck = self._luck(place, logits)
-        token_id = int(torch.argmax(final + luck))
+        token_id = int(torch.argmax(run.logprobs(run.final) + luck))
         # Nothing was cut: the two are one and the same.
-        uncut = token_id if run.uncut is run.final else int(torch.argmax(log_softmax(run.uncut) + luck))
-        return self._describe(token_id, logits, run, final, luck, uncut, history)
+        uncut = token_id if run.uncut is run.final else int(torch.argmax(run.logprobs(run.uncut) + luck))
+        return self._describe(token_id, logits, run, luck, uncut, history)
 
     def force(self, logits: Tensor, history: History, token_id: int) -> Choice:
         """Describe a token that was given, not drawn."""
         logits = logits.float()
         run = self._run(logits, history)
-        final = log_softmax(run.final)
-        return self._describe(token_id, logits, run, final, torch.zeros_like(logits), None, history)
+        return self._describe(token_id, logits, run, torch.zeros_like(logits), None, history)
 
     def grammar_step(self, model: Tensor, history: History, token_id: int) -> GrammarStep | None:
         """What the grammar meant where `token_id` was chosen, given the model's log-probabilities [V].
@@ -176,20 +181,19 @@ class Pipeline:
         token_id: int,
         logits: Tensor,
         run: _Run,
-        final: Tensor,
         luck: Tensor,
         uncut_winner: int | None,
         history: History,
     ) -> Choice:
-        model = log_softmax(logits)
+        model = run.logprobs(logits)
         traced = self._num_candidates > 0
         named = [token_id] if uncut_winner is None else [token_id, uncut_winner]
         results = (*run.before[1:], run.final) if traced and self.stages else ()
-        after = [log_softmax(result) for result in results]
+        after = [run.logprobs(result) for result in results]
         return Choice(
             token_id=token_id,
             model_logprob=float(model[token_id]),
-            logprob=float(final[token_id]),
+            logprob=float(run.logprobs(run.final)[token_id]),
             rank=ranking.rank(logits, token_id),
             entropy=float(entropy(model)),
             luck=float(luck[token_id]),
