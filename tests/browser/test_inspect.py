@@ -1,7 +1,11 @@
-"""The Inspect tab in a real browser, on the bundled model."""
+"""The Inspect tab in a real browser, on the bundled model.
+
+PLAYGROUND_FULL_GRID=1 stops 20 runs and closes 20 pages, else a few.
+"""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,11 +14,15 @@ import pytest
 
 from backend import Engine
 from tests.browser.conftest import Site, labels, run, serve, set_knob, set_run, text_of, until, wait_for_end
+from tests.browser.held import Held
 from ui.loading import Loader
 
 STEP = ".pg-tab-inspect .pg-step"
 STATUS = ".pg-tab-inspect .pg-status"
 TOKENS = ".pg-tab-inspect .pg-token"
+FULL = os.environ.get("PLAYGROUND_FULL_GRID") == "1"
+STOPS, CLOSED = (20, 20) if FULL else (5, 4)
+WARM = 2  # runs after which memory and threads must not grow any more
 
 
 def test_a_recording_is_shown_before_the_model_is_loaded_and_run_waits_for_it(
@@ -163,7 +171,10 @@ def test_stop_ends_the_compute_and_frees_the_blocks(page: Any, site: Site) -> No
     blocks = site.engine.block_manager
     start = blocks.num_free_blocks
     set_run(page, max_new_tokens=2000, logit_bias="0: -100\n2: -100")
-    for _ in range(5):
+    held = Held()
+    for number in range(STOPS):
+        if number == WARM:
+            held = Held()
         run(page, wait=False)
         until(lambda: page.locator(TOKENS).count() >= 3, "three tokens")
         assert blocks.num_free_blocks < start
@@ -171,6 +182,7 @@ def test_stop_ends_the_compute_and_frees_the_blocks(page: Any, site: Site) -> No
         until(lambda: blocks.num_free_blocks == start, "free blocks", seconds=5)
         wait_for_end(page)
         assert "ended stopped" in text_of(page, STATUS)
+    held.check()
     count = page.locator(TOKENS).count()
     page.wait_for_timeout(500)
     assert page.locator(TOKENS).count() == count
@@ -182,7 +194,10 @@ def test_stop_ends_the_compute_and_frees_the_blocks(page: Any, site: Site) -> No
 def test_a_closed_tab_ends_the_compute(open_page: Callable[..., Any], site: Site) -> None:
     blocks = site.engine.block_manager
     start = blocks.num_free_blocks
-    for _ in range(4):
+    held = Held()
+    for number in range(CLOSED):
+        if number == WARM:
+            held = Held()
         page = open_page()
         set_run(page, max_new_tokens=2000, logit_bias="0: -100\n2: -100")
         run(page, wait=False)
@@ -190,6 +205,7 @@ def test_a_closed_tab_ends_the_compute(open_page: Callable[..., Any], site: Site
         assert blocks.num_free_blocks < start
         page.close()
         until(lambda: blocks.num_free_blocks == start, "free blocks", seconds=10)
+    held.check()
 
 
 def test_the_strip_is_walked_by_keyboard(page: Any) -> None:

@@ -120,5 +120,13 @@ window.Playground = (() => {
     }
   }, true);
 
+  // A stop takes until the end of the step under way; the button says so until it can no longer be pressed.
+  document.addEventListener("click", (event) => {
+    const stop = event.target.closest?.(".pg-stop:not([disabled])");
+    if (!stop) return;
+    stop.setAttribute("aria-busy", "true");
+    when(() => stop.disabled || !stop.isConnected, () => stop.removeAttribute("aria-busy"));
+  });
+
   return { el, visible, spoken, percent, fixed, quoted, when, resolve, inOrder, facts };
 })();
