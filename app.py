@@ -8,7 +8,7 @@ from pathlib import Path
 from backend import Engine, Trace
 from ui import page
 from ui.loading import Loader
-from ui.presets import load_sampling_presets
+from ui.presets.settings import load_sampling_presets
 
 RECORDING = Path(__file__).parent / "presets" / "traces" / "first_paint.json"
 

@@ -10,9 +10,10 @@ import gradio as gr
 
 from backend import SamplingParams, Trace
 from backend.errors import PlaygroundError, RequestError
-from ui import components, knobs, payloads
+from ui import components, knobs
 from ui.link import Link, parse
 from ui.loading import Loader
+from ui.payloads import run as payloads
 from ui.session import Session
 from ui.tabs.inspect import Inspect
 from ui.tabs.panel import Panel

@@ -13,7 +13,7 @@ from typing import Any
 from backend import Request, SamplingParams
 from backend.errors import RequestError
 from backend.request import ORDERS
-from ui.presets import SamplingPreset
+from ui.presets.settings import SamplingPreset
 from ui.titles import TITLES
 
 

@@ -10,16 +10,17 @@ import gradio as gr
 import plotly
 
 from backend import Trace
-from ui import components, knobs, payloads
-from ui.api import Api
-from ui.api_cache import CacheApi
-from ui.api_experiments import ExperimentsApi
+from ui import components, knobs
+from ui.api.cache import CacheApi
+from ui.api.experiments import ExperimentsApi
+from ui.api.generation import Api
 from ui.header import Header
-from ui.lessons import load_lessons
 from ui.loading import Loader
-from ui.model_shapes import load_model_shapes
-from ui.presets import SamplingPreset
-from ui.request_sets import load_request_sets
+from ui.payloads import run as payloads
+from ui.presets.lessons import load_lessons
+from ui.presets.model_shapes import load_model_shapes
+from ui.presets.request_sets import load_request_sets
+from ui.presets.settings import SamplingPreset
 from ui.session import Session
 from ui.tabs.beams import Beams
 from ui.tabs.code import Code

@@ -11,15 +11,15 @@ from typing import Any, Literal
 from backend import Request, SamplingParams, Trace
 from backend.events import Event, Finished, Preempted, Prefilled, Started, TokenDecoded, Waiting
 from backend.sweep import Outcome
-from ui.beam_tree import BeamTree
-from ui.kv_state import KvState
-from ui.lanes import Lanes
 from ui.link import Link
-from ui.recompute import Recompute
-from ui.size_payloads import SizeState
-from ui.speculation import Speculation
-from ui.structure import StructureState
-from ui.sweep_table import Table
+from ui.payloads.beam_tree import BeamTree
+from ui.payloads.size import SizeState
+from ui.runs.kv_state import KvState
+from ui.runs.lanes import Lanes
+from ui.runs.recompute import Recompute
+from ui.runs.speculation import Speculation
+from ui.runs.structure import StructureState
+from ui.runs.sweep_table import Table
 
 Source = Literal["empty", "recording", "run", "score", "import"]
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from backend import Engine, Request
 from backend.grammar.constraint import Constraint
-from ui.lessons import Lesson, load_lessons
+from ui.presets.lessons import Lesson, load_lessons
 from ui.tabs.lesson_bar import settings, values
 from ui.tabs.structure import FOLDER, START, request
 

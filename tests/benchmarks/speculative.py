@@ -24,8 +24,8 @@ import torch
 
 from backend import Engine, Request, Sample, Speculative
 from backend.model import bundled
-from ui.lessons import Lesson, load_lessons
-from ui.speculation import Rates, Timing, rates, rounds, source, timing
+from ui.presets.lessons import Lesson, load_lessons
+from ui.runs.speculation import Rates, Timing, rates, rounds, source, timing
 from ui.tabs.speculate import FOLDER
 
 EDITING = ("copy", "edit", "code")

@@ -19,7 +19,7 @@ from app import RECORDING
 from backend import Engine, Trace
 from ui import page as page_module
 from ui.loading import Loader
-from ui.presets import load_sampling_presets
+from ui.presets.settings import load_sampling_presets
 
 REQUIRED = os.environ.get("PLAYGROUND_REQUIRE_BROWSER") == "1"
 PATIENCE = 60_000  # milliseconds for anything that may wait for the model on a slow machine

@@ -12,7 +12,7 @@ from backend import Request, SamplingParams
 from tests.browser.conftest import Site, run, set_knob, set_run, text_of, until
 from tests.browser.test_endpoints import call
 from tests.browser.test_hostile import HOSTILE, assert_inert
-from ui.request_sets import load_request_sets
+from ui.presets.request_sets import load_request_sets
 
 TAB = ".pg-tab-kv"
 LIST = f"{TAB} .pg-requests"

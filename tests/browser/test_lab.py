@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.browser.conftest import Site, open_tab, text_of, until
-from ui.lessons import Lesson, load_lessons
+from ui.presets.lessons import Lesson, load_lessons
 from ui.tabs.structure import FOLDER as GRAMMARS
 
 TABLE = ".pg-table1"

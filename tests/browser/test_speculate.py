@@ -14,7 +14,7 @@ from backend.events import DraftVerified
 from tests.browser.conftest import Site, set_knob, set_run, text_of, until
 from tests.browser.test_endpoints import arguments, call
 from tests.browser.test_hostile import HOSTILE, assert_inert
-from ui.lessons import load_lessons
+from ui.presets.lessons import load_lessons
 from ui.tabs.speculate import FOLDER
 
 TEXT = ".pg-tab-speculate .pg-drafts"

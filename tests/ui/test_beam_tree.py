@@ -10,8 +10,8 @@ import pytest
 from backend import BeamSearch, Request
 from backend.events import BeamNode, BeamStepped, SampleFinished
 from tests import models
-from ui import search_payloads
-from ui.beam_tree import ROOT, BeamTree
+from ui.payloads import search as search_payloads
+from ui.payloads.beam_tree import ROOT, BeamTree
 
 
 def node(parent: int, token: int, cum: float, status: Any = "kept", beam: int = 0, **more: Any) -> BeamNode:

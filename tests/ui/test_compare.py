@@ -13,8 +13,11 @@ from backend.comparison import Cut, Difference
 from backend.errors import RequestError
 from backend.events import Candidates, Finished
 from tests.ui.steps import step
-from ui import compare_payloads, knobs, lane_plots, lanes, tables
-from ui.lanes import Lane, Lanes
+from ui import knobs, tables
+from ui.payloads import compare as compare_payloads
+from ui.plots import lanes as lane_plots
+from ui.runs import lanes
+from ui.runs.lanes import Lane, Lanes
 
 
 def asked(*values: dict[str, Any], **settings: Any) -> list[Request]:

@@ -13,8 +13,8 @@ from backend import Engine, Request, RequestError, SamplingParams
 from backend.events import BlocksChanged, Finished, Preempted, TokenDecoded, Waiting
 from tests import models
 from tests.running import audit, guarded
-from ui.crowd import MAX_MEMBERS, Ask, Crowd, Member
-from ui.pool import view
+from ui.runs.crowd import MAX_MEMBERS, Ask, Crowd, Member
+from ui.runs.pool import view
 
 
 def sampled(ask: Ask) -> Request:

@@ -10,7 +10,7 @@ from backend import SamplingParams
 from backend.errors import RequestError
 from backend.request import ORDERS
 from ui import knobs
-from ui.presets import load_sampling_presets
+from ui.presets.settings import load_sampling_presets
 
 
 def test_every_number_of_sampling_params_has_a_knob_with_its_neutral_value() -> None:

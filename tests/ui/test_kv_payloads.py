@@ -10,16 +10,18 @@ import pytest
 from backend import Engine, Request, Sample, SamplingParams
 from backend.events import Finished, PoolChange, Preempted, Prefilled, Started, TokenDecoded, Waiting
 from tests import models
-from ui import pool_payloads, recompute, size_payloads
-from ui.crowd import Ask, Crowd
-from ui.kv_state import KvState
-from ui.model_shapes import load_model_shapes
-from ui.presets import PresetError
-from ui.recompute import Recompute, measure
-from ui.request_sets import FOLDER, load_request_sets
+from ui.payloads import pool as pool_payloads
+from ui.payloads import size as size_payloads
+from ui.payloads.size import SizeState, turned
+from ui.presets.model_shapes import load_model_shapes
+from ui.presets.request_sets import FOLDER, load_request_sets
+from ui.presets.settings import PresetError
+from ui.runs import recompute
+from ui.runs.crowd import Ask, Crowd
+from ui.runs.kv_state import KvState
+from ui.runs.recompute import Recompute, measure
+from ui.runs.timeline import Stretch, figures, stretches, throughput
 from ui.session import View
-from ui.size_payloads import SizeState, turned
-from ui.timeline import Stretch, figures, stretches, throughput
 
 
 def started(time: float = 0.0) -> Started:

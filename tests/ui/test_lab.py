@@ -8,7 +8,7 @@ import pytest
 
 from backend.degeneration import METHODS, MIN_PROMPTS, Measured
 from backend.errors import RequestError
-from ui import worked_payloads
+from ui.payloads import worked as worked_payloads
 from ui.session import Session
 from ui.tabs import lab
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from backend import BeamSearch, BestOf
-from ui import lanes
-from ui.lessons import LESSONS_FOLDER, load_lessons
-from ui.presets import PresetError
+from ui.presets.lessons import LESSONS_FOLDER, load_lessons
+from ui.presets.settings import PresetError
+from ui.runs import lanes
 from ui.tabs import beams, compare, samples
 from ui.tabs.lesson_bar import settings, values
 

@@ -10,8 +10,8 @@ import pytest
 from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen3Config
 
 from backend import RequestError
-from ui.model_shapes import FOLDER, from_config, load_model_shapes
-from ui.presets import PresetError
+from ui.presets.model_shapes import FOLDER, from_config, load_model_shapes
+from ui.presets.settings import PresetError
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

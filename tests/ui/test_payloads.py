@@ -11,7 +11,7 @@ import pytest
 from backend import Request, SamplingParams
 from backend.events import Candidates, Finished, Prefilled, StageOutcome, Started, Waiting
 from tests.ui.steps import step
-from ui import payloads
+from ui.payloads import run as payloads
 from ui.session import View
 
 STARTED = Started("tiny", 7, (5, 6, 7), ("Once", " upon", "<|im_end|>"), ())

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import pytest
 
 from tests.ui.steps import step
-from ui import plots
+from ui.plots import trace as plots
 
 
 def test_bars_are_the_surprise_in_bits_and_the_line_is_the_entropy() -> None:

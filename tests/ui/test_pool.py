@@ -14,7 +14,7 @@ from backend.request import BeamSearch, Speculative
 from backend.sequence import Sequence
 from tests import models
 from tests.running import audit, greedy
-from ui.pool import PoolView, view
+from ui.runs.pool import PoolView, view
 
 EMPTY = PoolState(8, 4, (), (), (), ())
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from backend.request import SamplingParams
-from ui.presets import SAMPLING_FOLDER, PresetError, load_sampling_presets
+from ui.presets.settings import SAMPLING_FOLDER, PresetError, load_sampling_presets
 
 CHEAT_SHEET = {  # task: temperature and top-p, lowest and highest
     "factual-qa": ((0.0, 0.3), (1.0, 1.0)),

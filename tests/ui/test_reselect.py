@@ -11,8 +11,9 @@ import pytest
 from backend import BestOf, Request, Trace
 from backend.events import SampleFinished, SampleSelected, TokenDecoded
 from tests import models
-from ui import sample_plots, search_payloads
-from ui.reselect import RULES, Recorded, RecordedSample, recorded, scores, votes, winner
+from ui.payloads import search as search_payloads
+from ui.plots import samples as sample_plots
+from ui.runs.reselect import RULES, Recorded, RecordedSample, recorded, scores, votes, winner
 from ui.tabs import samples
 
 

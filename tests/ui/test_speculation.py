@@ -14,12 +14,12 @@ from backend import Request, RequestError, SamplingParams, Speculative
 from backend.events import DraftedToken, DraftVerified, Event, Finished, Residual, Started
 from backend.experiments import prove_tables
 from tests.ui.steps import step
-from ui import speculation_payloads as drawn
-from ui.lessons import load_lessons
-from ui.presets import PresetError
-from ui.series import Series
+from ui.payloads import speculation as drawn
+from ui.presets.lessons import load_lessons
+from ui.presets.settings import PresetError
+from ui.runs.series import Series
+from ui.runs.speculation import SOURCES, Speculation, rates, source, telling_round, timing
 from ui.session import View
-from ui.speculation import SOURCES, Speculation, rates, source, telling_round, timing
 from ui.tabs.speculate import FOLDER, START, lossless
 
 STARTED = Started("tiny", 7, (5, 6), ("Once", " upon"), ())

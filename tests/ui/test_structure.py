@@ -11,10 +11,10 @@ from backend.errors import GrammarError
 from backend.events import DraftedToken, DraftVerified, GrammarStep, Judged, TokenDecoded
 from backend.request import Grammar
 from tests.grammar.byte_engines import compiled
-from ui import structure
-from ui.lessons import load_lessons
-from ui.presets import PresetError
-from ui.structure import StructureFields, error_report
+from ui.presets.lessons import load_lessons
+from ui.presets.settings import PresetError
+from ui.runs import structure
+from ui.runs.structure import StructureFields, error_report
 from ui.tabs.lesson_bar import settings, values
 from ui.tabs.structure import FOLDER, START, request
 

@@ -11,8 +11,10 @@ from backend import Request, SamplingParams
 from backend.errors import RequestError
 from backend.metrics import Phrase, TextMetrics
 from backend.sweep import Axis, Outcome
-from ui import knobs, sweep_plots, sweep_table
-from ui.sweep_table import Table
+from ui import knobs
+from ui.plots import sweep as sweep_plots
+from ui.runs import sweep_table
+from ui.runs.sweep_table import Table
 from ui.tabs import sweep
 
 AXIS = Axis("temperature", (0.5, 1.0))

@@ -11,11 +11,13 @@ import gradio as gr
 
 from backend import BeamSearch, Engine, EventStream, Request
 from backend.events import BeamStepped, SampleFinished
-from ui import components, knobs, payloads, search_payloads
-from ui.beam_tree import BeamTree
-from ui.lessons import Lesson
+from ui import components, knobs
 from ui.loading import Loader
 from ui.order import drawn
+from ui.payloads import run as payloads
+from ui.payloads import search as search_payloads
+from ui.payloads.beam_tree import BeamTree
+from ui.presets.lessons import Lesson
 from ui.session import Session
 from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields

@@ -12,10 +12,13 @@ from backend import Engine, EventStream
 from backend.errors import PlaygroundError, RequestError
 from backend.events import TokenDecoded
 from backend.request import ORDERS
-from ui import compare_payloads, components, knobs, lane_plots, lanes, tables
-from ui.lessons import Lesson
+from ui import components, knobs, tables
 from ui.loading import Loader
 from ui.order import drawn
+from ui.payloads import compare as compare_payloads
+from ui.plots import lanes as lane_plots
+from ui.presets.lessons import Lesson
+from ui.runs import lanes
 from ui.session import Session
 from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields

@@ -12,8 +12,9 @@ import gradio as gr
 from backend import Engine, EventStream, Request, SamplingParams, Trace
 from backend.errors import RequestError
 from backend.events import TokenDecoded
-from ui import knobs, payloads
+from ui import knobs
 from ui.loading import Loader
+from ui.payloads import run as payloads
 from ui.session import Session, View, forced_step, step_request
 from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields

@@ -12,14 +12,17 @@ import gradio as gr
 
 from backend import Engine, Request, RequestError, Sample
 from backend.errors import PlaygroundError
-from ui import components, knobs, pool_payloads, recompute, size_payloads
-from ui.crowd import Ask, Crowd
-from ui.kv_state import KvState
+from ui import components, knobs
 from ui.loading import Loader
-from ui.model_shapes import ModelShape
-from ui.recompute import Recompute
-from ui.request_sets import POOLS, WHOLE, RequestSet
-from ui.series import Series
+from ui.payloads import pool as pool_payloads
+from ui.payloads import size as size_payloads
+from ui.presets.model_shapes import ModelShape
+from ui.presets.request_sets import POOLS, WHOLE, RequestSet
+from ui.runs import recompute
+from ui.runs.crowd import Ask, Crowd
+from ui.runs.kv_state import KvState
+from ui.runs.recompute import Recompute
+from ui.runs.series import Series
 from ui.session import Session, View
 from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields

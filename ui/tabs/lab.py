@@ -24,12 +24,13 @@ from backend.degeneration import (
     trap_shows,
 )
 from backend.sweep import MAX_RUNS, Outcome, Sweep
-from ui import components, tables, worked_payloads
-from ui.compare_payloads import fixed
-from ui.lessons import Lesson
+from ui import components, tables
 from ui.loading import Loader
 from ui.order import drawn
-from ui.payloads import percent
+from ui.payloads import worked as worked_payloads
+from ui.payloads.compare import fixed
+from ui.payloads.run import percent
+from ui.presets.lessons import Lesson
 from ui.session import Session
 from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields

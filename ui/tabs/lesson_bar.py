@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 
 from ui import components, knobs
-from ui.lessons import Lesson
+from ui.presets.lessons import Lesson
 from ui.session import Session
 from ui.tabs.fields import Fields
 from ui.tabs.viewer import QUIET, Updates

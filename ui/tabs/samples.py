@@ -11,11 +11,12 @@ import gradio as gr
 
 from backend import BestOf, Engine, EventStream, Request
 from backend.events import TokenDecoded
-from ui import components, knobs, search_payloads
-from ui.lessons import Lesson
+from ui import components, knobs
 from ui.loading import Loader
 from ui.order import drawn
-from ui.reselect import RULES
+from ui.payloads import search as search_payloads
+from ui.presets.lessons import Lesson
+from ui.runs.reselect import RULES
 from ui.session import Session
 from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields

@@ -15,12 +15,12 @@ from backend import Engine, Request, Sample, Speculative
 from backend.errors import PlaygroundError, RequestError
 from backend.experiments import prove_step
 from ui import components, knobs
-from ui import speculation_payloads as drawn
-from ui.lessons import Lesson
 from ui.loading import Loader
-from ui.series import Series
+from ui.payloads import speculation as drawn
+from ui.presets.lessons import Lesson
+from ui.runs.series import Series
+from ui.runs.speculation import SOURCES, Kind, Speculation, rounds, source
 from ui.session import Session
-from ui.speculation import SOURCES, Kind, Speculation, rounds, source
 from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields
 from ui.tabs.lesson_bar import LessonBar

@@ -14,11 +14,11 @@ import gradio as gr
 from backend import Engine, EventStream, Request
 from backend.errors import PlaygroundError, RequestError
 from ui import components, knobs
-from ui import structure_payloads as drawn
-from ui.lessons import Lesson
 from ui.loading import Loader
+from ui.payloads import structure as drawn
+from ui.presets.lessons import Lesson
+from ui.runs.structure import ENGINES, KINDS, Report, StructureFields, compiled, error_report
 from ui.session import Session, forced_step
-from ui.structure import ENGINES, KINDS, Report, StructureFields, compiled, error_report
 from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields
 from ui.tabs.lesson_bar import LessonBar

@@ -13,11 +13,12 @@ import gradio as gr
 from backend import Engine, Request
 from backend.errors import PlaygroundError, RequestError
 from backend.sweep import Axis, Sweep, requests, spaced
-from ui import components, knobs, sweep_plots
+from ui import components, knobs
 from ui.loading import Loader
 from ui.order import drawn
+from ui.plots import sweep as sweep_plots
+from ui.runs.sweep_table import MEASURES, Table, cells, export, opened, values
 from ui.session import Session
-from ui.sweep_table import MEASURES, Table, cells, export, opened, values
 from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields
 from ui.tabs.inspect import Inspect

@@ -9,9 +9,11 @@ import gradio as gr
 
 from backend.errors import PlaygroundError
 from backend.events import TokenDecoded
-from ui import components, knobs, payloads, plots
+from ui import components, knobs
 from ui.loading import Loader
 from ui.order import drawn
+from ui.payloads import run as payloads
+from ui.plots import trace as plots
 from ui.session import Session, View, step_request
 
 Updates = dict[Any, Any]

@@ -11,15 +11,17 @@ import gradio as gr
 
 from backend import Engine, Request
 from backend.errors import PlaygroundError, RequestError
-from ui import knobs, pool_payloads, size_payloads
-from ui.api import known, readable
-from ui.crowd import MAX_MEMBERS, Ask
-from ui.kv_state import KvState
+from ui import knobs
+from ui.api.generation import known, readable
 from ui.loading import Loader
-from ui.model_shapes import load_model_shapes
-from ui.request_sets import POOLS, WHOLE
+from ui.payloads import pool as pool_payloads
+from ui.payloads import size as size_payloads
+from ui.payloads.size import SizeState
+from ui.presets.model_shapes import load_model_shapes
+from ui.presets.request_sets import POOLS, WHOLE
+from ui.runs.crowd import MAX_MEMBERS, Ask
+from ui.runs.kv_state import KvState
 from ui.session import View
-from ui.size_payloads import SizeState
 
 
 class CacheApi:

@@ -11,10 +11,10 @@ import yaml
 
 from backend import Request, Sample
 from backend.errors import RequestError
-from ui.crowd import Ask
-from ui.presets import PresetError, check_keys
+from ui.presets.settings import PresetError, check_keys
+from ui.runs.crowd import Ask
 
-FOLDER = Path(__file__).parent.parent / "presets" / "kv"
+FOLDER = Path(__file__).parents[2] / "presets" / "kv"
 WHOLE = "whole"
 POOLS = (WHOLE, "48", "64", "128", "512")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from backend.events import Judged
-from ui import payloads
 from ui.order import drawn
+from ui.payloads import run as payloads
+from ui.runs.structure import StructureState, fights, first_difference, jumped, parsed, row
 from ui.session import View
-from ui.structure import StructureState, fights, first_difference, jumped, parsed, row
 from ui.titles import title
 
 

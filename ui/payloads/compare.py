@@ -10,8 +10,8 @@ from backend import BeamSearch, Request, SamplingParams
 from backend.comparison import ORDER, Cut, Difference
 from backend.events import Finished, TokenDecoded
 from backend.metrics import TextMetrics, describe
-from ui.lanes import KNOBS, NAMES, Lane, Lanes, first_unequal
-from ui.payloads import ENDINGS, bits, number, percent
+from ui.payloads.run import ENDINGS, bits, number, percent
+from ui.runs.lanes import KNOBS, NAMES, Lane, Lanes, first_unequal
 from ui.session import is_special
 from ui.titles import title
 

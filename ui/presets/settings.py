@@ -11,7 +11,7 @@ import yaml
 
 from backend.request import SamplingParams
 
-SAMPLING_FOLDER = Path(__file__).parent.parent / "presets" / "sampling"
+SAMPLING_FOLDER = Path(__file__).parents[2] / "presets" / "sampling"
 
 
 class PresetError(ValueError):

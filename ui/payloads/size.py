@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from backend import RequestError
-from ui.model_shapes import ModelShape, from_config
 from ui.order import drawn
+from ui.presets.model_shapes import ModelShape, from_config
 
 BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 CONTEXTS = (512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)

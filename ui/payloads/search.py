@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from backend.events import Event
-from ui import sample_plots
-from ui.beam_tree import BeamTree, Node
-from ui.payloads import ENDINGS, number
-from ui.reselect import RecordedSample, recorded, scores, winner
+from ui.payloads.beam_tree import BeamTree, Node
+from ui.payloads.run import ENDINGS, number
+from ui.plots import samples as sample_plots
+from ui.runs.reselect import RecordedSample, recorded, scores, winner
 from ui.session import View, is_special
 
 MAX_NODES_SHOWN = 4_000

@@ -8,7 +8,7 @@ from typing import Any
 
 from backend import worked
 from backend.errors import PlaygroundError, RequestError
-from ui.payloads import percent
+from ui.payloads.run import percent
 
 Result = dict[str, Any]
 

@@ -11,9 +11,9 @@ from typing import Any
 import yaml
 
 from backend import RequestError, kv_cache_bytes
-from ui.presets import PresetError, check_keys
+from ui.presets.settings import PresetError, check_keys
 
-FOLDER = Path(__file__).parent.parent / "presets" / "model_shapes"
+FOLDER = Path(__file__).parents[2] / "presets" / "model_shapes"
 MAX_CONFIG_CHARACTERS = 100_000
 MAX_VALUE = 10_000_000  # no model has more of anything; larger numbers are typing errors
 

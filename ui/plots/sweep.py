@@ -1,4 +1,4 @@
-"""A sweep's table -> plotly figures as plain dicts; colours as in plots.py."""
+"""A sweep's table -> plotly figures as plain dicts; colours as in trace.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from ui.sweep_table import MEASURES, Table, cells, values
+from ui.runs.sweep_table import MEASURES, Table, cells, values
 from ui.titles import title
 
 LOGARITHMIC = ("perplexity", "survivors")  # they range over several powers of ten

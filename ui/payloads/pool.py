@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 from backend import contiguous, in_blocks
 from backend.events import Finished, PoolChange, Started
-from ui.crowd import Member
-from ui.kv_state import KvState
 from ui.order import drawn
-from ui.payloads import ENDINGS
-from ui.pool import PoolView
-from ui.timeline import figures, stretches, throughput
+from ui.payloads.run import ENDINGS
+from ui.runs.crowd import Member
+from ui.runs.kv_state import KvState
+from ui.runs.pool import PoolView
+from ui.runs.timeline import figures, stretches, throughput
 
 
 class Shown(Protocol):

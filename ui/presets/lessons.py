@@ -11,11 +11,11 @@ import yaml
 
 from backend.errors import RequestError
 from backend.request import BeamSearch, BestOf, SamplingParams, Speculative
-from ui.lanes import LaneFields
-from ui.presets import PresetError, check_keys
-from ui.structure import StructureFields
+from ui.presets.settings import PresetError, check_keys
+from ui.runs.lanes import LaneFields
+from ui.runs.structure import StructureFields
 
-LESSONS_FOLDER = Path(__file__).parent.parent / "presets" / "lessons"
+LESSONS_FOLDER = Path(__file__).parents[2] / "presets" / "lessons"
 STRATEGIES: dict[str, type] = {
     "beams": BeamSearch,
     "samples": BestOf,

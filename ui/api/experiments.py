@@ -17,12 +17,12 @@ from backend.interop.foreign import read
 from backend.metrics import TextMetrics, describe, self_bleu
 from backend.sweep import Axis, Sweep, requests, spaced
 from ui import knobs
-from ui.api import known, readable
-from ui.compare_payloads import sentence
-from ui.lanes import NAMES, Lane, Lanes
-from ui.lanes import requests as lane_requests
+from ui.api.generation import known, readable
 from ui.loading import Loader
-from ui.sweep_table import row
+from ui.payloads.compare import sentence
+from ui.runs.lanes import NAMES, Lane, Lanes
+from ui.runs.lanes import requests as lane_requests
+from ui.runs.sweep_table import row
 from ui.tabs.sweep import MAX_TOKENS as SWEEP_TOKENS
 from ui.tabs.sweep import WHOLE
 

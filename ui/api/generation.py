@@ -15,7 +15,7 @@ from backend.errors import PlaygroundError, RequestError
 from backend.events import SampleFinished, SampleSelected
 from ui import knobs
 from ui.loading import Loader
-from ui.speculation import rates, rounds, source
+from ui.runs.speculation import rates, rounds, source
 
 
 class Api:

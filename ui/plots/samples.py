@@ -1,11 +1,11 @@
-"""Votes and similarities of samples -> plotly figures as plain dicts; colours and labels as in plots.py."""
+"""Votes and similarities of samples -> plotly figures as plain dicts; colours and labels as in trace.py."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ui.plots import plain
-from ui.reselect import Recorded, votes
+from ui.plots.trace import plain
+from ui.runs.reselect import Recorded, votes
 
 MAX_BARS = 12
 

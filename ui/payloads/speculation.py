@@ -11,9 +11,9 @@ from backend.events import DraftedToken, DraftVerified
 from backend.experiments import ChiSquare, Draws, Proof, expected_tokens
 from backend.request import Speculative
 from ui.order import drawn
-from ui.payloads import ENDINGS, number
+from ui.payloads.run import ENDINGS, number
+from ui.runs.speculation import Speculation, num_tokens, rates, rounds, telling_round
 from ui.session import View, is_special
-from ui.speculation import Speculation, num_tokens, rates, rounds, telling_round
 
 MAX_K = 16
 MAX_PROMPT_TOKENS_SHOWN = 40  # the whole prompt stands in the box above

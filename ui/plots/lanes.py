@@ -1,4 +1,4 @@
-"""Lanes -> plotly figures as plain dicts; colours and labels as in plots.py."""
+"""Lanes -> plotly figures as plain dicts; colours and labels as in trace.py."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from backend.events import TokenDecoded
-from ui.lanes import NAMES, Lanes
-from ui.plots import plain
+from ui.plots.trace import plain
+from ui.runs.lanes import NAMES, Lanes
 
 WINDOW = 5
 DASHES = ("solid", "dash", "dot", "dashdot")

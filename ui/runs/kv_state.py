@@ -11,8 +11,8 @@ from backend import Engine
 from backend.errors import PlaygroundError
 from backend.events import PoolChange, PoolState
 from backend.pool_watch import PoolWatch
-from ui.crowd import Crowd, Member
-from ui.pool import PoolView, view
+from ui.runs.crowd import Crowd, Member
+from ui.runs.pool import PoolView, view
 
 MAX_HISTORY = 60_000  # changes kept for the replay; a longer run starts its history anew
 

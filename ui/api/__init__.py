@@ -1,0 +1,1 @@
+"""The named endpoints: decoding, the KV cache, and experiments of many runs."""

@@ -1,0 +1,1 @@
+"""What presets/ holds, read and checked on load."""
