@@ -12,11 +12,11 @@ from backend import Request, SamplingParams, Trace
 from backend.events import Event, Finished, Preempted, Prefilled, Started, TokenDecoded, Waiting
 from backend.sweep import Outcome
 from ui.link import Link
-from ui.payloads.beam_tree import BeamTree
-from ui.payloads.size import SizeState
+from ui.runs.beam_tree import BeamTree
 from ui.runs.kv_state import KvState
 from ui.runs.lanes import Lanes
 from ui.runs.recompute import Recompute
+from ui.runs.size import SizeState
 from ui.runs.speculation import Speculation
 from ui.runs.structure import StructureState
 from ui.runs.sweep_table import Table

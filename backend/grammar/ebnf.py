@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from backend.errors import GrammarError
@@ -24,7 +25,10 @@ _TOKEN = re.compile(
       | (?P<mark>[()|*+?])""",
     re.VERBOSE,
 )
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|[\s\S])")
+_HALF = r"\\(?:u|U0000)[dD][89a-fA-F][0-9a-fA-F]{2}"
+# Every escape is matched whole, so that what follows an escaped backslash is not taken for one.
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{0,2})|[\s\S])")
+_HALVES = re.compile(rf"(?P<halves>(?<!-){_HALF}(?:-{_HALF})?(?!-))|\\[\s\S]")
 
 
 class Token(NamedTuple):
@@ -59,6 +63,33 @@ def check(source: str) -> int:
         names = ", ".join(sorted(endless)[:5])
         raise GrammarError(f"no text is ever complete: {names} can only go on", keyword=ROOT)
     return len(rules)
+
+
+def spelled(source: str, engine: str) -> str:
+    """A grammar that was checked, as an engine must be told it.
+
+    xgrammar takes halves of pairs (U+D800 to U+DFFF) for characters, so sets by what they lack lack them too,
+    and it reads any number of digits after \\x. llguidance knows no halves, and few escapes beyond ASCII.
+    """
+    return _TOKEN.sub(
+        lambda token: _spelled(token[0], engine) if token["string"] or token["set"] else token[0], source
+    )
+
+
+def _spelled(text: str, engine: str) -> str:
+    if text.startswith("[^"):
+        inside = _HALVES.sub(lambda found: "" if found["halves"] else found[0], text[2:-1])
+        if engine == "xgrammar":
+            inside = r"\ud800-\udfff" + inside if inside.endswith("-") else inside + r"\ud800-\udfff"
+        text = f"[^{inside}]"
+    return _ESCAPE.sub(partial(_escape, engine), text)
+
+
+def _escape(engine: str, escape: re.Match[str]) -> str:
+    if engine == "xgrammar":
+        return rf"\u00{escape[3]}" if escape[3] else escape[0]
+    code = int(escape[1] or escape[2] or "0", 16)
+    return chr(code) if code > 0xA0 else escape[0]
 
 
 def _endless(rules: dict[str, Part]) -> set[str]:
@@ -117,9 +148,13 @@ class _Reader:
         return [*tokens, Token("end", "", place)]
 
     def _check_escapes(self, text: str, place: int) -> None:
+        if text.startswith("[^"):  # leaving halves of pairs out changes nothing
+            text = _HALVES.sub(lambda found: " " * len(found[0]) if found["halves"] else found[0], text)
         for escape in _ESCAPE.finditer(text):
+            if escape[3] is not None and len(escape[3]) < 2:
+                raise self._error("\\x takes two digits", place + escape.start())
             if 0xD800 <= int(escape[1] or escape[2] or "0", 16) <= 0xDFFF:
-                what = f"{escape[0]} is half of a pair, no character; write \\U and eight digits"
+                what = f"{escape[0]} is half of a pair and no character; write the character itself"
                 raise self._error(what, place + escape.start())
 
     @staticmethod

@@ -75,7 +75,7 @@ def lower(grammar: Grammar) -> Lowered:
         return _regex(text, grammar.engine)
     if kind == "ebnf":
         ebnf.check(text)
-        return Lowered(kind, text, {}, ())
+        return Lowered(kind, ebnf.spelled(text, grammar.engine), {}, ())
     if grammar.engine != "xgrammar":
         raise GrammarError("a structural tag is enforced by xgrammar only", keyword="structural_tag")
     tag = json_source.parse_source(text, "structural tag")
@@ -149,7 +149,7 @@ def _tag_format(node: Any, path: str, rules: dict[str, str], notes: dict[str, No
         if node.get("syntax", "ebnf") != "ebnf":
             raise GrammarError(f"syntax at {path}/syntax: only ebnf is supported", pointer=f"{path}/syntax")
         ebnf.check(str(node.get("grammar")))
-        return {"type": "grammar", "grammar": node["grammar"]}
+        return {"type": "grammar", "grammar": ebnf.spelled(node["grammar"], "xgrammar")}
     result = dict(node)
     for name in _TAG_FORMATS[kind]:
         inner = node.get(name)

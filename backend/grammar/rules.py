@@ -19,6 +19,7 @@ from backend.grammar.patterns import (
 )
 
 MAX_ESCAPED = 4
+SURROGATES = (0xD800, 0xDFFF)
 _LAST = 0x10FFFF
 _MUST_ESCAPE = union([(0, 0x1F), (0x22, 0x22), (0x5C, 0x5C)])
 _SHORT_FORMS = {0x22: '"', 0x5C: "\\", 8: "b", 9: "t", 10: "n", 12: "f", 13: "r"}
@@ -77,9 +78,10 @@ def _set(ranges: Ranges) -> str:
 
     if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
         return f'"{code(ranges[0][0])}"'
-    # A set that reaches to the last character is written by what it lacks: xgrammar is made for that.
+    # A set that reaches to the last character is written by what it lacks: xgrammar is made for that. It
+    # takes surrogates for characters.
     if ranges and ranges[-1][1] == _LAST and (lacks := complement(ranges, ANY)):
-        return f"[^{members(lacks)}]"
+        return f"[^{members(union([*lacks, SURROGATES]))}]"
     return f"[{members(ranges)}]"
 
 

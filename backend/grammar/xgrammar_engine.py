@@ -93,9 +93,9 @@ def probe(matcher: XMatcher) -> None:
     slow: list[float] = []
     ends = time.perf_counter() + PROBE_SECONDS
     for _ in range(PROBE_STEPS):
-        started = time.perf_counter()
+        started = time.thread_time()  # of this thread alone: a busy machine must not refuse a grammar
         allowed = matcher.allowed().nonzero()[0]
-        seconds = time.perf_counter() - started
+        seconds = time.thread_time() - started
         slow += [seconds] if seconds > MAX_MASK_SECONDS else []
         if len(slow) > 1:  # one alone may be the machine's doing
             raise GrammarError(
@@ -126,6 +126,8 @@ class XMatcher:
         )
 
     def accept_bytes(self, data: bytes) -> bool:
+        if not data:
+            return True
         return self._advanced(self._matcher.accept_string(data), data.endswith(_LEAD))
 
     def _advanced(self, accepted: bool, after_lead: bool) -> bool:

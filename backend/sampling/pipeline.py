@@ -64,7 +64,7 @@ class _Run:
     _known: dict[int, Tensor] = field(default_factory=dict)
 
     def logprobs(self, logits: Tensor) -> Tensor:
-        """log_softmax of one of the tensors above (or of what the first stage was given), computed once."""
+        """log_softmax, computed once; of a tensor above, or one that outlives the run: its id is the key."""
         if id(logits) not in self._known:
             self._known[id(logits)] = log_softmax(logits)
         return self._known[id(logits)]

@@ -127,18 +127,18 @@ def main() -> None:
     lessons = {lesson.name: lesson for lesson in load_lessons(FOLDER)}
     print(f"{engine.model_name}, {engine.device}, {engine.precision}, {torch.get_num_threads()} threads, "
           f"{args.rounds} rounds")  # fmt: skip
-    lookups: dict[str, float] = {}
+    own: dict[str, Contender] = {}
     for name in args.presets.split(","):
         contenders = requests(engine, lessons[name], args.drafts.split(","))
         measure(engine, contenders, args.rounds)
         report(lessons[name], contenders)
-        lookups[name] = contenders[0].ratio
+        own[name] = contenders[0]
         sys.stdout.flush()
     print()
     for names, target in ((EDITING, "at least 2.0"), (CHAT, "at least 0.9")):
         for name in names:
-            if name in lookups:
-                print(f"{lookups[name]:6.2f} x  {name!r} with its own draft over plain (target: {target})")
+            if name in own:
+                print(f"{own[name].ratio:6.2f} x  {name!r}, {own[name].name}, over plain (target: {target})")
 
 
 if __name__ == "__main__":

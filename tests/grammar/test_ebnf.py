@@ -28,9 +28,11 @@ from tests.grammar.byte_engines import accepts, compiled
         ('root ::= "a"{1,100000}', "repeats more than 10,000 times", 1, 13),
         ("root ::= TagDispatch(a)", "TagDispatch(...) is not supported", 1, 10),
         ("root ::= []", "[] is an empty set", 1, 10),
-        ('root ::= "a\\ud83d\\ude00"', "\\ud83d is half of a pair, no character", 1, 12),
+        ('root ::= "a\\ud83d\\ude00"', "\\ud83d is half of a pair and no character", 1, 12),
         ("root ::= [a-z\\U0000DFFF]", "\\U0000DFFF is half of a pair", 1, 14),
         ('root ::= "a"\n  "\\\\\\uD800"', "\\uD800 is half of a pair", 2, 6),
+        ("root ::= [^a-\\ud900]", "\\ud900 is half of a pair", 1, 14),
+        ('root ::= "a\\x4"', "\\x takes two digits", 1, 12),
         ('root "a"', "expected ::= after the name of a rule, found", 1, 6),
     ],
 )
@@ -47,6 +49,28 @@ def test_errors_name_line_and_column(source, words, line, column):
 def test_a_grammar_without_an_end_is_refused(source):
     with pytest.raises(GrammarError, match="no text is ever complete"):
         ebnf.check(source)
+
+
+ENGINES = ("xgrammar", "llguidance")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("source", "taken", "refused"),
+    [
+        (r'root ::= [^"\uD800-\uDFFF]+', ["a", "é", "가"], ['"']),
+        (r"root ::= [^a\uD900]+", ["b", "é"], ["a"]),
+        (r"root ::= [^a-]+", ["b", "é"], ["a", "-"]),
+        (r"root ::= [^-ax]+", ["b", "é"], ["a", "-", "x"]),
+        (r"root ::= [^\\ud83d]", ["x", "é"], ["\\", "u", "d", "8"]),
+        (r'root ::= "\x41B" | "\xa0"', ["AB", "\xa0"], ["Л"]),
+        (r'root ::= "\U0001F600" | [\u00e9-\u00ff] | "\u20ac"', ["😀", "é", "ÿ", "€"], ["e", "ā"]),
+        (r"root ::= [^\uAC00-\uD7FF]+", ["a", "é", "ꯀ"], ["가", "힣"]),
+    ],
+)
+def test_escapes_mean_the_same_to_both_engines(engine, source, taken, refused):
+    grammar = compiled(engine, ebnf=source)
+    assert [text for text in [*taken, *refused] if accepts(grammar, text)] == taken
 
 
 def test_an_escaped_backslash_begins_no_escape():

@@ -25,6 +25,16 @@ SOURCES = {
     "a set of a range": (b"", {"ebnf": "root ::= [a-\uffee]+"}),
     "a structural tag": (b"", {"structural_tag": TAG}),
 }
+# Where UTF-8 leaves next to nothing behind a first byte
+NARROW = {
+    "a regex without Hangul": (b"", {"regex": "[^\\uac00-\\ud7ff]+"}),
+    "a set without Hangul": (b"", {"ebnf": "root ::= [^\\uac00-\\ud7ff]+"}),
+    "a pattern without Hangul": (
+        b'"',
+        {"json_schema": {"type": "string", "pattern": "^[^\\uac00-\\ud7ff]{1,9}$"}},
+    ),
+    "a set of a few": (b"", {"ebnf": "root ::= [\\ud7fe-\\ue001]+"}),
+}
 CASES = [
     (engine, name) for engine in ENGINES for name in SOURCES if (engine, name[-3:]) != ("llguidance", "tag")
 ]
@@ -53,6 +63,24 @@ def test_no_mask_leads_out_of_utf8(engine, name):
         assert allowed == {byte for byte in range(256) if is_begun(bytes([first, byte]))}
         for byte in set(range(256)) - allowed:
             assert not matcher.accept(byte)
+
+
+@pytest.mark.parametrize(
+    ("engine", "name"), [*CASES, *((engine, name) for engine in ENGINES for name in NARROW)]
+)
+def test_no_byte_leads_into_a_dead_end(engine, name):
+    prefix, source = (SOURCES | NARROW)[name]
+    start = compiled(engine, **source).matcher()
+    assert all(start.accept(byte) for byte in prefix)
+    chance = random.Random(3)
+    for _ in range(60):
+        matcher = start.fork()
+        for _ in range(12):
+            allowed = [byte for byte in range(256) if matcher.allowed()[byte]]
+            assert allowed or matcher.is_complete()
+            if not allowed:
+                break
+            assert matcher.accept(chance.choice([byte for byte in allowed if byte >= 0x80] or allowed))
 
 
 @pytest.mark.parametrize("engine", ENGINES)

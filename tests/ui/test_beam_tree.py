@@ -11,7 +11,7 @@ from backend import BeamSearch, Request
 from backend.events import BeamNode, BeamStepped, SampleFinished
 from tests import models
 from ui.payloads import search as search_payloads
-from ui.payloads.beam_tree import ROOT, BeamTree
+from ui.runs.beam_tree import ROOT, BeamTree
 
 
 def node(parent: int, token: int, cum: float, status: Any = "kept", beam: int = 0, **more: Any) -> BeamNode:

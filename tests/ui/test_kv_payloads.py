@@ -11,15 +11,15 @@ from backend import Engine, Request, Sample, SamplingParams
 from backend.events import Finished, PoolChange, Preempted, Prefilled, Started, TokenDecoded, Waiting
 from tests import models
 from ui.payloads import pool as pool_payloads
+from ui.payloads import recompute
 from ui.payloads import size as size_payloads
-from ui.payloads.size import SizeState, turned
 from ui.presets.model_shapes import load_model_shapes
 from ui.presets.request_sets import FOLDER, load_request_sets
 from ui.presets.settings import PresetError
-from ui.runs import recompute
 from ui.runs.crowd import Ask, Crowd
 from ui.runs.kv_state import KvState
 from ui.runs.recompute import Recompute, measure
+from ui.runs.size import SizeState, turned
 from ui.runs.timeline import Stretch, figures, stretches, throughput
 from ui.session import View
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from backend.errors import GrammarError
-from backend.events import DraftedToken, DraftVerified, GrammarStep, Judged, TokenDecoded
+from backend.events import DraftedToken, DraftVerified, Finished, GrammarStep, Judged, TokenDecoded
 from backend.request import Grammar
 from tests.grammar.byte_engines import compiled
+from ui.payloads import structure
 from ui.presets.lessons import load_lessons
 from ui.presets.settings import PresetError
-from ui.runs import structure
-from ui.runs.structure import StructureFields, error_report
+from ui.runs.structure import StructureFields, StructureState, error_report
+from ui.session import View
 from ui.tabs.lesson_bar import settings, values
 from ui.tabs.structure import FOLDER, START, request
 
@@ -100,6 +102,17 @@ def test_an_error_shows_the_line_it_is_about_cut_around_the_place() -> None:
     assert drawn["before"] == "x" * 39
     assert drawn["after"] == "!" + "y" * 60
     assert structure.compiled(error_report(GrammarError("bad"), source))["line"] is None
+
+
+def test_only_the_end_of_text_is_called_an_end() -> None:
+    """A step without text may also be the first half of a character."""
+    for reason, end in (("eos", 1), ("length", None), ("stop", None)):
+        state = StructureState(has_beside=True, beside=[replace(step(0), text=""), replace(step(1), text="")])
+        assert state.beside_finished is None
+        state.add_beside(Finished(reason, "", 1, 0, 2, 0.1, 0.1, 0.1, 10.0, time=1.0))
+        shown = structure.beside(View(), state)
+        assert shown is not None
+        assert (shown["tokens"], shown["difference"], shown["end"]) == (["", ""], None, end)
 
 
 def test_the_first_difference() -> None:

@@ -16,11 +16,11 @@ from ui.api.generation import known, readable
 from ui.loading import Loader
 from ui.payloads import pool as pool_payloads
 from ui.payloads import size as size_payloads
-from ui.payloads.size import SizeState
 from ui.presets.model_shapes import load_model_shapes
 from ui.presets.request_sets import POOLS, WHOLE
 from ui.runs.crowd import MAX_MEMBERS, Ask
 from ui.runs.kv_state import KvState
+from ui.runs.size import SizeState, turned
 from ui.session import View
 
 
@@ -57,9 +57,9 @@ class CacheApi:
             settings: further arguments of /generate that all requests share.
 
         Returns:
-            requests: text, state, error, seconds to the first token and per token, blocks of the prompt
-            found and computed, of each; tokens_per_second of all together; memory: bytes reserved and share
-            wasted in blocks and in buffers.
+            requests: text, state ("length", "eos" and so on, or "refused"), error, seconds to the first token
+            and per token, blocks of the prompt found and computed, of each; tokens_per_second of all;
+            memory: bytes reserved and share wasted in blocks and in buffers.
         """
         state = KvState(buffer=buffer)
         try:
@@ -89,12 +89,11 @@ class CacheApi:
             raise readable(error) from None
         now = time.perf_counter() - state.crowd.began
         listed = pool_payloads.requests(View(), state, chosen.block_size, now)
-        texts = {member.name: member.text for member in state.crowd.members}
         return {
             "requests": [
-                {"text": texts[row["name"]]}
-                | {key: row[key] for key in ("state", "error", "ttft", "per_token", "hits", "misses")}
-                for row in listed["rows"]
+                {"text": member.text, "state": member.state}
+                | {key: row[key] for key in ("error", "ttft", "per_token", "hits", "misses")}
+                for member, row in zip(state.crowd.members, listed["rows"], strict=True)
             ],
             "tokens_per_second": listed["throughput"],
             "memory": pool_payloads.memory(state),
@@ -123,9 +122,9 @@ class CacheApi:
         """
         shapes = load_model_shapes()
         asked: dict[str, Any] = {"num_tokens": num_tokens, "batch_size": batch_size, "precision": precision}
-        state = size_payloads.turned(SizeState(), shapes, {"config": config} if config else {"shape": model})
+        state = turned(SizeState(), shapes, {"config": config} if config else {"shape": model})
         if not state.notice:
-            state = size_payloads.turned(state, shapes, asked)
+            state = turned(state, shapes, asked)
         if state.notice:
             raise readable(RequestError(state.notice))
         found = size_payloads.payload(state, shapes)

@@ -1,5 +1,6 @@
 // Helpers of all components. Text from users and models only ever becomes text nodes here.
 window.Playground = (() => {
+  const STOP_MS = 6000;
   const MARKS = { " ": "·", "\n": "↵", "\t": "→", "\r": "␍", "\u00a0": "⍽" };
 
   function el(tag, className, text) {
@@ -122,10 +123,11 @@ window.Playground = (() => {
 
   // A stop takes until the end of the step under way; the button says so until it can no longer be pressed.
   document.addEventListener("click", (event) => {
-    const stop = event.target.closest?.(".pg-stop:not([disabled])");
+    const stop = event.target.closest?.(".pg-stop:not([disabled]):not([aria-busy])");
     if (!stop) return;
     stop.setAttribute("aria-busy", "true");
-    when(() => stop.disabled || !stop.isConnected, () => stop.removeAttribute("aria-busy"));
+    const late = Date.now() + STOP_MS; // another run may have taken over, then it stays pressable
+    when(() => stop.disabled || !stop.isConnected || Date.now() > late, () => stop.removeAttribute("aria-busy"));
   });
 
   return { el, visible, spoken, percent, fixed, quoted, when, resolve, inOrder, facts };

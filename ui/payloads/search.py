@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from backend.events import Event
-from ui.payloads.beam_tree import BeamTree, Node
 from ui.payloads.run import ENDINGS, number
 from ui.plots import samples as sample_plots
+from ui.runs.beam_tree import BeamTree, Node
 from ui.runs.reselect import RecordedSample, recorded, scores, winner
 from ui.session import View, is_special
 

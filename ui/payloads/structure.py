@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Sequence
 from typing import Any
 
-from backend.events import Judged
+from backend.events import DraftVerified, Event, Judged, TokenDecoded
 from ui.order import drawn
 from ui.payloads import run as payloads
-from ui.runs.structure import StructureState, fights, first_difference, jumped, parsed, row
+from ui.runs.structure import Report, StructureState
 from ui.session import View
 from ui.titles import title
+
+# Below this share of the model's probability on allowed tokens, the grammar decides against the model.
+FIGHT = 0.05
+MAX_FIGHTS = 6
+MAX_SHOWN = 4_000  # characters of a parsed value
 
 
 def texts(view: View, state: StructureState) -> dict[str, Any]:
@@ -55,12 +63,13 @@ def beside(view: View, state: StructureState) -> dict[str, Any] | None:
     """The text without the grammar; None where it was not asked for."""
     if not state.has_beside:
         return None
-    ended = payloads.ENDINGS[state.beside_finished.reason] if state.beside_finished else ""
+    reason = state.beside_finished.reason if state.beside_finished else None
     said = state.beside_verdict
     return {
         "tokens": [step.label if step.text else "" for step in state.beside],
         "difference": first_difference(view.steps, state.beside),
-        "ended": ended,
+        "ended": payloads.ENDINGS[reason] if reason else "",
+        "end": len(state.beside) - 1 if reason == "eos" else None,
         "verdict": None if said is None else {"status": said[0], "reason": said[1]},
     }
 
@@ -80,3 +89,71 @@ def step(view: View) -> dict[str, Any] | None:
     """The selected step as a pipeline, the grammar one of its stages."""
     index = view.index
     return None if index is None else payloads.step(view.steps[index], key=str(view.number))
+
+
+def compiled(report: Report) -> dict[str, Any]:
+    """What the report component draws; a long line is cut around the place."""
+    column = report.column or 1
+    start = max(0, column - 40)
+    return {
+        "drawn": drawn(),
+        "state": report.state,
+        "message": report.message,
+        "notes": list(report.notes),
+        "line": report.line,
+        "column": report.column,
+        "before": report.excerpt[start : column - 1],
+        "after": report.excerpt[column - 1 : column + 60],
+    }
+
+
+def jumped(events: Sequence[Event]) -> set[int]:
+    """Output places of tokens that were appended together with others in one call of the model."""
+    rounds = [event for event in events if isinstance(event, DraftVerified)]
+    return {event.index + offset for event in rounds for offset in range(event.num_accepted)}
+
+
+def first_difference(left: Sequence[TokenDecoded], right: Sequence[TokenDecoded]) -> int | None:
+    """Place of the first token that differs; None while one text is the beginning of the other."""
+    pairs = zip(left, right, strict=False)
+    return next((place for place, (a, b) in enumerate(pairs) if a.token_id != b.token_id), None)
+
+
+def row(step: TokenDecoded, was_jumped: bool) -> dict[str, Any]:
+    """One token of the constrained text."""
+    grammar = step.grammar
+    result = {"label": step.label, "text": step.text, "p": _share(step.model_logprob), "jumped": was_jumped}
+    if grammar is None:
+        return result
+    return result | {
+        "allowed": grammar.num_allowed,
+        "mass": float(f"{grammar.feasible_mass:.4g}"),
+        "forced": grammar.forced,
+        "free": grammar.is_free,
+        "wanted": grammar.masked_label,
+        "wanted_p": None if grammar.masked_logprob is None else _share(grammar.masked_logprob),
+    }
+
+
+def _share(logprob: float) -> float:
+    return float(f"{math.exp(logprob):.4g}")
+
+
+def fights(steps: Sequence[TokenDecoded]) -> list[int]:
+    """The steps where the grammar left least of the model's probability, in the order of the text."""
+    low = [s for s in steps if s.grammar and not s.grammar.is_free and s.grammar.feasible_mass < FIGHT]
+    worst = sorted(low, key=lambda step: step.grammar.feasible_mass if step.grammar else 1.0)[:MAX_FIGHTS]
+    return sorted(step.index for step in worst)
+
+
+def parsed(judged: Judged | None) -> str:
+    """A valid JSON result, laid out; empty for anything else."""
+    if judged is None or judged.status != "valid":
+        return ""
+    try:
+        value = json.loads(judged.structure)
+    except (ValueError, RecursionError):
+        return ""
+    if not isinstance(value, dict | list):
+        return ""
+    return json.dumps(value, indent=2, ensure_ascii=False)[:MAX_SHOWN]

@@ -16,8 +16,8 @@ from ui.loading import Loader
 from ui.order import drawn
 from ui.payloads import run as payloads
 from ui.payloads import search as search_payloads
-from ui.payloads.beam_tree import BeamTree
 from ui.presets.lessons import Lesson
+from ui.runs.beam_tree import BeamTree
 from ui.session import Session
 from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields

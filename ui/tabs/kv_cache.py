@@ -15,14 +15,15 @@ from backend.errors import PlaygroundError
 from ui import components, knobs
 from ui.loading import Loader
 from ui.payloads import pool as pool_payloads
+from ui.payloads import recompute as recompute_payloads
 from ui.payloads import size as size_payloads
 from ui.presets.model_shapes import ModelShape
 from ui.presets.request_sets import POOLS, WHOLE, RequestSet
-from ui.runs import recompute
 from ui.runs.crowd import Ask, Crowd
 from ui.runs.kv_state import KvState
 from ui.runs.recompute import Recompute
 from ui.runs.series import Series
+from ui.runs.size import BYTES, SizeState, turned
 from ui.session import Session, View
 from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields
@@ -74,13 +75,13 @@ class KvCache:
         self.blocks = self._card("blocks", pool_payloads.blocks(view, state))
         with gr.Row(elem_classes="pg-kv-row"):
             self.memory = self._card("memory", pool_payloads.memory(state))
-            self.recompute = self._card("recompute", recompute.payload(Recompute(), False, ""))
+            self.recompute = self._card("recompute", recompute_payloads.payload(Recompute(), False, ""))
         self.size = self._card(
             "size",
-            size_payloads.payload(size_payloads.SizeState(), shapes),
+            size_payloads.payload(SizeState(), shapes),
             spec={
                 "shapes": [[shape.name, shape.title] for shape in shapes.values()],
-                "precisions": list(size_payloads.BYTES),
+                "precisions": list(BYTES),
             },
         )
 
@@ -212,7 +213,7 @@ class KvCache:
         view, state = session.measuring, session.cache
         if session.kv.running:
             notice = "Requests are running and would share the time: stop them first, or wait for them."
-            yield {self.recompute: recompute.payload(session.recompute, view.running, notice)}
+            yield {self.recompute: recompute_payloads.payload(session.recompute, view.running, notice)}
             return
         ask = state.chosen.ask if state.chosen else Ask(prompt)
 
@@ -230,12 +231,12 @@ class KvCache:
             for _, event in batch or ():
                 session.recompute.take(event)
             if time.monotonic() >= due:
-                yield {self.recompute: recompute.payload(session.recompute, True, view.notice)}
+                yield {self.recompute: recompute_payloads.payload(session.recompute, True, view.notice)}
                 due = time.monotonic() + PERIOD
-        yield {self.recompute: recompute.payload(session.recompute, view.running, view.notice)}
+        yield {self.recompute: recompute_payloads.payload(session.recompute, view.running, view.notice)}
 
     def _turn_size(self, session: Session, event: gr.EventData) -> Updates:
-        session.size = size_payloads.turned(session.size, self.shapes, event._data)
+        session.size = turned(session.size, self.shapes, event._data)
         return {self.size: size_payloads.payload(session.size, self.shapes)}
 
     def draw(self, session: Session) -> Updates:

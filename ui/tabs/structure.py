@@ -17,7 +17,7 @@ from ui import components, knobs
 from ui.loading import Loader
 from ui.payloads import structure as drawn
 from ui.presets.lessons import Lesson
-from ui.runs.structure import ENGINES, KINDS, Report, StructureFields, compiled, error_report
+from ui.runs.structure import ENGINES, KINDS, Report, StructureFields, error_report
 from ui.session import Session, forced_step
 from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields
@@ -73,7 +73,7 @@ class Structure:
         self.fields = Fields("structure", FIELDS, start)
         empty = Session()
         view, state = empty.structure, empty.constrained
-        self.report = components.build("compiled", compiled(state.report), "pg-structure-report")
+        self.report = components.build("compiled", drawn.compiled(state.report), "pg-structure-report")
         self.texts = components.build("structured", drawn.texts(view, state), "pg-structure-texts")
         self.step = components.build("step", drawn.step(view), "pg-structure-step")
         for component in (self.texts, self.step):
@@ -101,25 +101,30 @@ class Structure:
     def _check(self, session: Session, sent: Any) -> Iterator[Updates]:
         """Compile what the editor holds; nothing is run."""
         state = session.constrained
+        was_refused = state.report.state == "error"
         values = self.fields.read(sent)
         source = str(values["source"])
         if not source.strip() and values["kind"] != "regex":
             state.report = Report()
-            yield {self.report: compiled(state.report)}
+            yield self._checked(session, was_refused)
             return
         if not self.loader.done or state.report.state == "empty":
             state.report = Report("waiting", "compiling …")
-            yield {self.report: compiled(state.report)}
+            yield {self.report: drawn.compiled(state.report)}
         for line in self.loader.wait():
             state.report = Report("waiting", f"waiting for the model: {line}")
-            yield {self.report: compiled(state.report)}
+            yield {self.report: drawn.compiled(state.report)}
         state.report = report(self.loader, values)
-        view = session.structure
-        if state.report.state == "fine" and view.notice and not view.running:
-            view.notice = ""  # it spoke of an earlier grammar
-            yield {self.report: compiled(state.report), self.texts: drawn.texts(view, state)}
-        else:
-            yield {self.report: compiled(state.report)}
+        yield self._checked(session, was_refused)
+
+    def _checked(self, session: Session, was_refused: bool) -> Updates:
+        """The report; a notice that spoke of a refused grammar goes with it."""
+        view, state = session.structure, session.constrained
+        shown = {self.report: drawn.compiled(state.report)}
+        if not was_refused or state.report.state == "error" or not view.notice or view.running:
+            return shown
+        view.notice = ""
+        return {**shown, self.texts: drawn.texts(view, state)}
 
     def start(self, session: Session, turned: Any, prompt: str, sent: Any) -> Iterator[Updates]:
         """The constrained run and, where asked for, the same without the grammar, in one batch."""
@@ -206,7 +211,7 @@ class Structure:
         return {
             self.texts: drawn.texts(view, state),
             self.step: drawn.step(view),
-            self.report: compiled(state.report),
+            self.report: drawn.compiled(state.report),
         }
 
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from backend.decoding.drafters.drafter import Draft
 from backend.decoding.forward import Forward
 
-# Longer matches are tried first: they are rarer and more often right.
+# Longer matches are tried first: they are rarer and more often right. The copy that was going on comes
+# after the longest.
 NGRAM_SIZES = (4, 3, 2)
 
 
@@ -25,7 +26,7 @@ class PromptLookup:
         self._copied: tuple[int, int] | None = None  # where the last draft stood, and where it went
 
     def draft(self, token_ids: list[int], count: int) -> Generator[Forward, list[Tensor], Draft]:
-        """The tokens that followed the longest end of the text when it last occurred, if it ever did."""
+        """What followed the end of the text when it last occurred, or what comes next in the copy."""
         yield from ()  # no forward: the other sources are generators because they need some
         self._index(token_ids)
         place = self._source(token_ids)

@@ -84,7 +84,7 @@ function drawBeside(value) {
     const node = el("span", beside.difference !== null && place >= beside.difference ? "pg-s-other" : "");
     node.append(visible(label, true));
     if (label) text.append(node);
-    else if (place === beside.difference) text.append(el("span", "pg-s-ended", place ? "ended here" : "ended at once, with no text"));
+    else if (place === beside.difference && place === beside.end) text.append(el("span", "pg-s-ended", place ? "ended here" : "ended at once, with no text"));
   });
   badge(side, beside.verdict);
   if (beside.verdict && beside.ended) side.querySelector(".pg-s-reason").append(` (ended: ${beside.ended})`);

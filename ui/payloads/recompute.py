@@ -1,0 +1,69 @@
+"""The run with a cache and the one without, as the component draws them; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from backend.events import Finished, TokenDecoded
+from ui.order import drawn
+from ui.runs.recompute import Measured, Recompute, measure
+
+
+def payload(state: Recompute, running: bool, notice: str) -> dict[str, Any]:
+    """What the component draws."""
+    names = ["with a cache", "everything anew"]
+    measured = [measure(events) for events in state.runs]
+    ids = [[event.token_id for event in events if isinstance(event, TokenDecoded)] for events in state.runs]
+    ended = [bool(events) and isinstance(events[-1], Finished) for events in state.runs]
+    both = len(ended) == 2 and all(ended)
+    return {
+        "drawn": drawn(),
+        "running": running,
+        "notice": notice,
+        "prompt": state.prompt[:120],
+        "figure": figure(measured),
+        "rows": [
+            {
+                "name": name,
+                "prefill_tokens": run.prefill_tokens,
+                "prefill_rate": run.prefill_rate,
+                "decode_rate": run.decode_rate,
+                "prefill_share": run.prefill_share,
+                "per_token": run.decode_seconds / run.decode_tokens * 1000 if run.decode_tokens else None,
+                "last": run.gaps[-1] * 1000 if run.gaps else None,
+            }
+            for name, run in zip(names, measured, strict=False)
+        ],
+        "same_text": ids[0] == ids[1] if both and not running else None,
+    }
+
+
+def figure(measured: Sequence[Measured]) -> dict[str, Any]:
+    """Milliseconds of each token, one line per run."""
+    styles = (("with a cache", "var(--pg-kept)", "solid"), ("everything anew", "var(--pg-heat)", "dash"))
+    traces = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": name,
+            "x": list(range(2, len(run.gaps) + 2)),
+            "y": [gap * 1000 for gap in run.gaps],
+            "line": {"color": colour, "width": 2, "dash": dash},
+            "hovertemplate": "token %{x}: %{y:.0f} ms<extra></extra>",
+        }
+        for (name, colour, dash), run in zip(styles, measured, strict=False)
+    ]
+    axis = {"gridcolor": "var(--pg-line)", "zeroline": False, "color": "var(--pg-muted)", "fixedrange": True}
+    return {
+        "data": traces,
+        "layout": {
+            "margin": {"l": 44, "r": 8, "t": 6, "b": 34},
+            "showlegend": False,
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "font": {"size": 11},
+            "xaxis": {**axis, "title": {"text": "token", "standoff": 6}},
+            "yaxis": {**axis, "rangemode": "tozero", "title": {"text": "ms", "standoff": 6}},
+        },
+    }
