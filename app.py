@@ -12,6 +12,10 @@ from ui.presets.settings import load_sampling_presets
 
 RECORDING = Path(__file__).parent / "presets" / "traces" / "first_paint.json"
 
+# What a page holds is kept for an hour after it is closed, so that a laptop that slept finds it again: some
+# megabytes each. Of more pages than this, those that were left alone longest are forgotten.
+MAX_SESSIONS = 256
+
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -40,6 +44,7 @@ def main() -> None:
         footer_links=[],
         ssr_mode=False,
         mcp_server=True,
+        state_session_capacity=MAX_SESSIONS,
     )
 
 
