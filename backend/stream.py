@@ -56,6 +56,11 @@ class EventStream(Iterator[Event]):
         self._exhausted = isinstance(event, Finished)
         return event
 
+    def cancel(self) -> None:
+        """Cancel the run before the next step; never waits. Several that are asked first end together."""
+        if not self._ended.is_set():
+            self._loop.cancel_later(self.run)
+
     def close(self) -> None:
         """Cancel the run if it still goes on; returns once the model no longer works for it.
 
@@ -71,6 +76,4 @@ class EventStream(Iterator[Event]):
         self.close()
 
     def __del__(self) -> None:
-        # The garbage collector runs in any thread, the loop's own included: ask, but never wait.
-        if not self._ended.is_set():
-            self._loop.cancel_later(self.run)
+        self.cancel()  # the garbage collector runs in any thread, the loop's own included

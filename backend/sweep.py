@@ -132,6 +132,8 @@ class Sweep:
             self._closed = True
             running = list(self._running)
         for stream in running:
+            stream.cancel()
+        for stream in running:
             stream.close()
 
     def __enter__(self) -> Sweep:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -121,6 +122,29 @@ def test_closing_ends_the_runs_and_keeps_what_came(engine: Engine) -> None:
     assert len(seen) < len(made)
     audit(engine)
     assert not [thread for thread in threading.enumerate() if thread.name == "sweep" and thread.is_alive()]
+
+
+def test_closing_waits_for_one_step_and_not_for_one_of_each_run(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = replace(BASE, max_new_tokens=400, sampling=SamplingParams(logit_bias={models.EOS_ID: -100}))
+    scheduler = engine._loop._scheduler
+    step, running, num_steps = scheduler.step, threading.Event(), [0]
+
+    def counted() -> None:
+        num_steps[0] += 1
+        step()
+        if len(scheduler._running) == 16:
+            running.set()
+            time.sleep(0.02)  # long enough for all to be asked
+
+    monkeypatch.setattr(scheduler, "step", counted)
+    sweep = Sweep(engine, requests(long, [Axis("temperature", (0.5, 1.0))], 8), width=16)
+    assert running.wait(20)
+    before = num_steps[0]
+    sweep.close()
+    assert num_steps[0] - before <= 4
+    audit(engine)
 
 
 def test_a_refused_run_says_why_and_the_others_go_on(engine: Engine) -> None:

@@ -136,6 +136,9 @@ def _draw_when_opened(tab: gr.Tab, panel: Panel, state: gr.State, turned: gr.HTM
     def opened(session: Session, sent: Any) -> Updates:
         session.tab = panel.name
         take_settings(session, sent)
-        return panel.draw(session)
+        # How often a knob changed anything is said of the run in Inspect; beside another it would mislead.
+        activity = payloads.activity(session.inspect) if panel.name == "inspect" else {}
+        return {turned: {"activity": activity}, **panel.draw(session)}
 
-    tab.select(opened, inputs=[state, turned], outputs=panel.outputs, **QUIET)
+    outputs = list(dict.fromkeys([*panel.outputs, turned]))
+    tab.select(opened, inputs=[state, turned], outputs=outputs, **QUIET)

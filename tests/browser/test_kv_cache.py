@@ -53,7 +53,7 @@ def end(page: Any) -> None:
 
 
 def count(page: Any, name: str) -> int:
-    return int(text_of(page, f"{POOL} [data-count={name}] b") or 0)
+    return int(text_of(page, f"{POOL} [data-count={name}] b").replace(",", "") or 0)
 
 
 def states(page: Any) -> list[str]:

@@ -77,6 +77,13 @@ def test_two_knobs_make_a_heat_map_whose_cells_open_their_run(tab: Any) -> None:
     assert tab.locator('.pg-knob[data-stage="top_p"] .pg-knob-number').input_value() == "0.6"
 
 
+def test_what_is_said_beside_the_knobs_is_of_the_run_in_inspect(tab: Any) -> None:
+    acts = tab.locator('.pg-knob[data-stage="top_p"] .pg-acts')
+    until(lambda: text_of(tab, '.pg-knob[data-stage="top_p"] .pg-acts') == "", "no word on another run")
+    open_tab(tab, "Inspect")
+    until(lambda: "cut" in (acts.text_content() or ""), "the word on the run in Inspect")
+
+
 def test_stop_keeps_what_came_frees_every_block_and_the_page_answers_meanwhile(tab: Any, site: Site) -> None:
     blocks = site.engine.block_manager
     start = blocks.num_free_blocks
@@ -90,6 +97,7 @@ def test_stop_keeps_what_came_frees_every_block_and_the_page_answers_meanwhile(t
     until(lambda: blocks.num_free_blocks == start, "free blocks", seconds=20)
     tab.wait_for_selector(f"{VIEW}:not(.pg-running)")
     done = int(tab.get_attribute(VIEW, "data-done"))
+    assert text_of(tab, f"{VIEW} .pg-phase") == f"stopped: {done} of 160 runs"
     assert 1 <= done < 160
     assert tab.locator(BUTTONS).count() == done
     # A link holds the seed that was drawn

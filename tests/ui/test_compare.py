@@ -70,7 +70,7 @@ def test_a_cut_is_told_with_rank_and_margin() -> None:
     cut = Cut(1, 5, " moon", 7, "top_p", "0.9", 0.92, 0.9)
     found = Difference(3, (5, 6), (" moon", " sea"), "stages", ("top_p",), cut, (0.3, math.inf))
     assert said(found, SamplingParams(), SamplingParams(top_p=0.9)) == (
-        "First difference at token 4: in B top-p 0.9 cut [ moon] (rank 7, cumulative 0.92 before it), which A"
+        "First difference at token 3: in B top-p 0.9 cut [ moon] (rank 7, cumulative 0.92 before it), which A"
         " drew; B then drew [ sea]. Checked: without top-p in both, both draw the same token."
     )
 
@@ -96,7 +96,7 @@ def test_margins_in_their_own_unit(
 def test_a_turned_draw_is_told_with_both_leads() -> None:
     found = Difference(0, (5, 6), (" moon", " sea"), "stages", ("temperature",), None, (0.31, 0.12))
     assert said(found, SamplingParams(temperature=0.7), SamplingParams(temperature=1.2)).startswith(
-        "First difference at token 1: temperature 1.2 instead of 0.7 turned the draw. "
+        "First difference at token 0: temperature 1.2 instead of 0.7 turned the draw. "
         "A drew [ moon] by 0.31, B drew [ sea] by 0.12; lead in log p + luck."
     )
 
@@ -105,7 +105,7 @@ def test_greedy_several_causes_and_ends() -> None:
     cut = Cut(0, 6, " sea", 12, "temperature", "0", None, None)
     found = Difference(0, (5, 6), (" moon", " sea"), "stages", ("temperature", "top_p"), cut)
     assert said(found, SamplingParams(temperature=0), SamplingParams(top_p=0.5)) == (
-        "First difference at token 1: A is greedy and takes the likeliest token, [ moon]; B drew [ sea] "
+        "First difference at token 0: A is greedy and takes the likeliest token, [ moon]; B drew [ sea] "
         "(rank 12)."
         " Checked: without temperature and top-p in both, both draw the same token "
         "(either alone would not do)."
@@ -170,7 +170,7 @@ def test_the_row_of_a_lane() -> None:
         "distinct-1": "0.33",
         "distinct-2": "0.40",
         "distinct-3": "0.50",
-        "entropy": "1.73",
+        "entropy, bits": "1.73",
         "tokens/s": "10.0",
         "ended": "token limit",
     }

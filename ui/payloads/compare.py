@@ -23,7 +23,7 @@ COLUMNS: list[tuple[str, str]] = [
     ("distinct-1", "Different tokens over all tokens"),
     ("distinct-2", "Different pairs over all pairs"),
     ("distinct-3", "Different triples over all triples"),
-    ("entropy", "Mean over the steps of the model's own uncertainty, in bits"),
+    ("entropy, bits", "Mean over the steps of the model's own uncertainty, in bits"),
     ("tokens/s", "After the first token, all lanes running at once"),
     ("ended", "Why the text ends there"),
 ]
@@ -135,7 +135,7 @@ def loop(found: TextMetrics) -> str:
 def sentence(found: Difference, name: str, first: Request, other: Request) -> list[dict[str, str]]:
     """Why lane `name` leaves lane A where it does: short pieces of {text} and {token}."""
     names = ("A", name)
-    pieces: list[dict[str, str]] = [{"text": f"First difference at token {found.index + 1}: "}]
+    pieces: list[dict[str, str]] = [{"text": f"First difference at token {found.index}: "}]
     if found.kind == "ended":
         longer = names[0] if found.labels[0] else names[1]
         shorter = names[1] if longer == names[0] else names[0]

@@ -76,6 +76,7 @@ def pool(view: Shown, state: KvState) -> dict[str, Any]:
         **head,
         "num_blocks": shown.num_blocks,
         "block_size": shown.block_size,
+        "whole": view.number == 0,
         "owners": owners_of(state, shown),
         "filled": [shown.filled.get(block_id, 0) for block_id in range(shown.num_blocks)],
         "refs": _refs(shown),

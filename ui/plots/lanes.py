@@ -59,7 +59,7 @@ def _line(name: str, steps: Sequence[TokenDecoded], colour: str, dash: str, widt
         "type": "scatter",
         "mode": "lines",
         "name": name,
-        "x": list(range(1, len(steps) + 1)),
+        "x": list(range(len(steps))),
         "y": [round(mean, 4) for mean in running_mean(values)],
         "customdata": [
             [plain(step.label), round(value, 4)] for step, value in zip(steps, values, strict=True)

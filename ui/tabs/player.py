@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import Protocol, TypeVar
 
-from backend import Engine
+from backend import Engine, EventStream
 from backend.errors import PlaygroundError
 from ui.loading import Loader
 from ui.session import Turn, View
@@ -52,6 +52,7 @@ def play(
                 return
         with ExitStack() as stack:
             streams = [stack.enter_context(stream) for stream in start(loader.require())]
+            stack.callback(_cancel, streams)
             for batch in stack.enter_context(closing(_merged(streams))):
                 yield batch
                 if turn.stop.is_set():
@@ -68,6 +69,13 @@ def play(
                 view.notice = view.finished.message
             view.phase, view.progress = "", None
         turn.ended.set()
+
+
+def _cancel(streams: Sequence[object]) -> None:
+    """Ask all to end before each is waited for: otherwise every one would take a step of the model."""
+    for stream in streams:
+        if isinstance(stream, EventStream):
+            stream.cancel()
 
 
 def _take_over(view: View) -> Turn:

@@ -89,7 +89,10 @@ START: dict[str, Any] = {
     "max_new_tokens": 48,
 }
 PROMPT = "The old man looked at the sea and"
-NOTE = "Line: median over the seeds. Band: the middle half. Dots: runs; click one to open it in Inspect."
+NOTE = (
+    "One knob: the line is the median over the seeds (of loops: their share), the band the middle half, each "
+    "dot a run. Two: each cell is a median. Click a dot, a cell or a seed to open its run in Inspect."
+)
 
 
 class SweepTab:
@@ -231,6 +234,7 @@ def payload(session: Session) -> dict[str, Any]:
         "number": view.number,
         "running": view.running,
         "phase": view.phase,
+        "stopped": view.stopped,
         "notice": view.notice,
         "done": len(table.rows) + len(table.errors),
         "total": total,

@@ -105,7 +105,7 @@ function drawCounts(value) {
   const box = part(".pg-pool-counts"), counts = value.counts;
   const list = [["used", "in use"], ["shared", "shared"], ["free", "free"], ["reusable", "of them findable"], ["others", "others'"]];
   if (!box.children.length) for (const [key, text] of list) { const item = el("span"); item.dataset.count = key; item.append(el("b"), " " + text); box.append(item); }
-  for (const [key] of list) put(box.querySelector(`[data-count=${key}] b`), String(counts[key]));
+  for (const [key] of list) put(box.querySelector(`[data-count=${key}] b`), counts[key].toLocaleString("en"));
   canvas.setAttribute("aria-label", `${value.num_blocks} blocks of ${value.block_size} tokens: ${counts.used} in use, ${counts.shared} shared, ${counts.free} free, of them ${counts.reusable} findable, ${counts.others} in use by others. Arrow keys move, Enter shows a block.`);
 }
 
@@ -125,7 +125,7 @@ function draw() {
   root.dataset.number = value.number;
   root.classList.toggle("pg-running", value.running);
   if (!value.num_blocks) { put(part(".pg-pool-size"), "appears when the model is loaded"); return; }
-  put(part(".pg-pool-size"), `of ${value.num_blocks.toLocaleString("en")} blocks, ${value.block_size} tokens each`);
+  put(part(".pg-pool-size"), `of ${value.num_blocks.toLocaleString("en")} blocks, ${value.block_size} tokens each${value.whole ? ", all of the page's; Run takes the one chosen above" : ""}`);
   root.dataset.at = value.at; root.dataset.total = value.total; root.dataset.live = value.live;
   if (document.activeElement !== slider || value.live) { slider.max = value.total; slider.value = value.at; } else slider.max = value.total;
   put(part(".pg-pool-at"), value.live ? `live, ${value.total} changes` : `after ${value.at} of ${value.total}`);

@@ -72,6 +72,12 @@ function sentence(row, index, vocab) {
   return line;
 }
 
+function differs() {
+  const mark = el("span", "pg-s-differs", "⟂");
+  mark.title = "From here on the two texts differ";
+  return mark;
+}
+
 function drawBeside(value) {
   const side = sides.without, beside = value.beside;
   side.hidden = !beside;
@@ -80,7 +86,7 @@ function drawBeside(value) {
   const text = side.querySelector(".pg-structured-text");
   text.replaceChildren();
   beside.tokens.forEach((label, place) => {
-    if (place === beside.difference) text.append(el("span", "pg-s-differs", "⟂"));
+    if (place === beside.difference) text.append(differs());
     const node = el("span", beside.difference !== null && place >= beside.difference ? "pg-s-other" : "");
     node.append(visible(label, true));
     if (label) text.append(node);
@@ -115,7 +121,8 @@ function draw() {
   }
   rows = value.rows;
   select(value.selected);
-  list.classList.toggle("pg-empty", !nodes.length);
+  list.classList.toggle("pg-empty", !nodes.length && !value.verdict);
+  list.classList.toggle("pg-no-text", !nodes.length && Boolean(value.verdict));
   root.classList.toggle("pg-running", value.running);
   root.dataset.number = value.number;
   part(".pg-notice").hidden = !value.notice;

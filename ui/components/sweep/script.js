@@ -56,6 +56,13 @@ function drawTable(value) {
   }));
 }
 
+function progress(value) {
+  const count = `${value.done} of ${value.total} runs`;
+  if (value.running) return `${value.phase}: ${count}`;
+  if (value.stopped) return `stopped: ${count}`;
+  return value.done ? count : "";
+}
+
 function draw() {
   const value = props.value;
   if (!value) return;
@@ -68,8 +75,8 @@ function draw() {
   const bar = part("progress");
   bar.hidden = !value.running;
   bar.value = value.total ? value.done / value.total : 0;
-  part(".pg-phase").textContent = value.running ? `${value.phase}: ${value.done} of ${value.total} runs` : value.done ? `${value.done} of ${value.total} runs` : "";
-  part(".pg-sweep-empty").hidden = value.cells.length > 0 || value.running;
+  part(".pg-phase").textContent = progress(value);
+  part(".pg-sweep-empty").hidden = value.cells.length > 0 || value.running || value.stopped;
   part(".pg-compare-scroll").hidden = value.cells.length === 0;
   part("[data-act=csv]").hidden = value.cells.length === 0;
   part(".pg-sweep-measure").hidden = !value.two || value.cells.length === 0;
