@@ -144,7 +144,8 @@ class Header:
         if link is None:
             yield {self.inspect.viewer.strip: gr.skip()}
             return
-        panel, view = self.panels[session.tab], session.view
+        session.tab = link.tab  # the page, as it is built, also says that its first tab is open
+        panel, view = self.panels[link.tab], session.view
         sent = panel.fields.value(0, panel.fields.from_link(link.fields)) if panel.fields else None
         yield from panel.start(session, None, link.prompt, sent)
         if view.running or view.started is None:

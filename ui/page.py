@@ -134,8 +134,8 @@ def _tab(panel: type[Panel]) -> gr.Tab:
 
 def _draw_when_opened(tab: gr.Tab, panel: Panel, state: gr.State, turned: gr.HTML) -> None:
     def opened(session: Session, sent: Any) -> Updates:
-        session.tab = panel.name
-        take_settings(session, sent)
+        if take_settings(session, sent):  # otherwise a link has opened another tab meanwhile
+            session.tab = panel.name
         # How often a knob changed anything is said of the run in Inspect; beside another it would mislead.
         activity = payloads.activity(session.inspect) if panel.name == "inspect" else {}
         return {turned: {"activity": activity}, **panel.draw(session)}

@@ -125,9 +125,9 @@ def test_settings_older_than_what_the_server_put_in_place_do_not_undo_it() -> No
     """A tab's own event at the opening of a page may carry the knobs as they stood before a link."""
     session = Session(settings={**knobs.DEFAULTS, "max_new_tokens": 7})
     session.settings_number = 2
-    take_settings(session, {"number": 1, "settings": dict(knobs.DEFAULTS)})
+    assert not take_settings(session, {"number": 1, "settings": dict(knobs.DEFAULTS)})
     assert session.settings["max_new_tokens"] == 7
-    take_settings(session, {"number": 2, "settings": {**knobs.DEFAULTS, "max_new_tokens": 9}})
+    assert take_settings(session, {"number": 2, "settings": {**knobs.DEFAULTS, "max_new_tokens": 9}})
     assert session.settings["max_new_tokens"] == 9
-    take_settings(session, {"settings": {**knobs.DEFAULTS, "max_new_tokens": 5}})
+    assert take_settings(session, {"settings": {**knobs.DEFAULTS, "max_new_tokens": 5}})
     assert session.settings["max_new_tokens"] == 5

@@ -142,14 +142,15 @@ def is_stale(view: View, settings: dict[str, Any]) -> bool:
     return not knobs.same_draw(settings or knobs.DEFAULTS, view.request.sampling)
 
 
-def take_settings(session: Session, sent: Any) -> None:
+def take_settings(session: Session, sent: Any) -> bool:
     """Keep the settings the knobs sent; what is not a set of settings leaves the last ones.
 
     Settings sent before the knobs took over what the server put in place since (a link, an opened trace) are
-    older than that and must not undo it.
+    older than that and must not undo it. False for these: whatever came with them is as old.
     """
     settings = sent.get("settings") if isinstance(sent, dict) else None
     number = sent.get("number") if isinstance(sent, dict) else None
     outdated = isinstance(number, int) and number < session.settings_number
     if isinstance(settings, dict) and not outdated:
         session.settings = {name: settings.get(name, default) for name, default in knobs.DEFAULTS.items()}
+    return not outdated
