@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
 
-from backend.engine import Engine
 from backend.events import TokenDecoded
+from backend.protocol import EngineProtocol
 from backend.request import STAGES, Sample, SamplingParams
 from backend.trace import Trace
 
@@ -62,7 +62,7 @@ class Difference:
     leads: tuple[float | None, float | None] = (None, None)
 
 
-def first_difference(engine: Engine, one: Trace, two: Trace) -> Difference | None:
+def first_difference(engine: EngineProtocol, one: Trace, two: Trace) -> Difference | None:
     """Where two runs of one prompt part ways and why; None if their tokens are the same.
 
     A cause is not guessed from the record: both steps are computed again without the stage.
@@ -71,7 +71,7 @@ def first_difference(engine: Engine, one: Trace, two: Trace) -> Difference | Non
         RequestError, PlaygroundError: as Engine.generate.
     """
     steps = (one.steps(), two.steps())
-    index = _first_unequal(*steps)
+    index = first_unequal(*steps)
     if index is None:
         return None
     at = tuple(found[index] if index < len(found) else None for found in steps)
@@ -107,11 +107,15 @@ def _is_on(params: SamplingParams, stage: str) -> bool:
     return bool(getattr(params, stage) != getattr(SamplingParams(), stage))
 
 
-def _first_unequal(one: Sequence[TokenDecoded], two: Sequence[TokenDecoded]) -> int | None:
+def first_unequal(one: Sequence[TokenDecoded], two: Sequence[TokenDecoded], ended: bool = True) -> int | None:
+    """Place of the first token that differs, None where there is none.
+
+    If one text is the beginning of the other they differ behind its end, but only if both have `ended`.
+    """
     for index, (left, right) in enumerate(zip(one, two, strict=False)):
         if left.token_id != right.token_id:
             return index
-    return min(len(one), len(two)) if len(one) != len(two) else None
+    return min(len(one), len(two)) if ended and len(one) != len(two) else None
 
 
 def _not_shared(one: Trace, two: Trace) -> Kind | None:
@@ -129,7 +133,7 @@ def _not_shared(one: Trace, two: Trace) -> Kind | None:
 
 
 def _causes(
-    engine: Engine, one: Trace, two: Trace, index: int, at: tuple[TokenDecoded, TokenDecoded]
+    engine: EngineProtocol, one: Trace, two: Trace, index: int, at: tuple[TokenDecoded, TokenDecoded]
 ) -> tuple[str, ...]:
     differing = differing_stages(one.request.sampling, two.request.sampling)
     suspects = {_cut_by(at[1], at[0].token_id), _cut_by(at[0], at[1].token_id)}
@@ -145,7 +149,7 @@ def _smallest_first(stages: Sequence[str]) -> Iterator[tuple[str, ...]]:
         yield from combinations(stages, size)
 
 
-def _drawn_without(engine: Engine, trace: Trace, index: int, stages: Sequence[str]) -> int:
+def _drawn_without(engine: EngineProtocol, trace: Trace, index: int, stages: Sequence[str]) -> int:
     """The token that the run would have drawn at `index` with these stages switched off there."""
     request = replace(
         trace.request,

@@ -29,6 +29,7 @@ from backend.model.bundled import NAME as BUNDLED
 from backend.model.catalogue import LoadedModel
 from backend.model.runner import ModelRunner, kv_bytes_per_token
 from backend.pool_watch import PoolWatch
+from backend.protocol import Capabilities
 from backend.request import Grammar, Request, Sample, SamplingParams, Speculative
 from backend.sampling import noise
 from backend.sampling.pipeline import Pipeline
@@ -108,6 +109,11 @@ class Engine:
             per_block = kv_bytes_per_token(loaded.model) * block_size
             num_blocks = max(64, POOL_BYTES[chosen.type] // per_block)
         return cls(loaded, block_size=block_size, num_blocks=num_blocks, inline=inline)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """All there are."""
+        return Capabilities()
 
     @property
     def device(self) -> str:

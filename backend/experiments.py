@@ -10,8 +10,8 @@ from torch import Tensor
 
 from backend.decoding import rejection
 from backend.decoding.rejection import expected_tokens
-from backend.engine import Engine
 from backend.errors import RequestError
+from backend.protocol import EngineProtocol
 from backend.request import Request, Speculative
 
 __all__ = ["ChiSquare", "Draws", "Proof", "expected_tokens", "prove_step", "prove_tables"]
@@ -71,7 +71,7 @@ class Proof:
 
 
 def prove_step(
-    engine: Engine, request: Request, guess: int | None = None, num_draws: int = 20_000, seed: int = 0
+    engine: EngineProtocol, request: Request, guess: int | None = None, num_draws: int = 20_000, seed: int = 0
 ) -> Proof:
     """Draw the next token of a speculative request `num_draws` times.
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from backend.engine import Engine
 from backend.errors import PlaygroundError, RequestError
 from backend.events import Event, Finished, SampleFinished, TokenDecoded
 from backend.metrics import TextMetrics, describe
+from backend.protocol import EngineProtocol, RunStream
 from backend.request import Request, SamplingParams
-from backend.stream import EventStream
 
 WIDTH = 16  # runs in one batch: beyond that, a CPU gains little
 MAX_RUNS = 400
@@ -103,13 +102,13 @@ class Sweep:
     Closing it ends the runs that go on and starts no more; iteration then ends.
     """
 
-    def __init__(self, engine: Engine, requests: Sequence[Request], width: int = WIDTH):
+    def __init__(self, engine: EngineProtocol, requests: Sequence[Request], width: int = WIDTH):
         self._engine = engine
         self._waiting = deque(enumerate(requests))
         self._left = len(requests)
         self._lock = threading.Lock()
         self._closed = False
-        self._running: set[EventStream] = set()
+        self._running: set[RunStream] = set()
         self._ended: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
         self._workers = [
             threading.Thread(target=self._work, name="sweep", daemon=True)
@@ -147,7 +146,7 @@ class Sweep:
             while (started := self._start()) is not None:
                 index, stream = started
                 outcome = stream if isinstance(stream, Outcome) else fold(index, stream)
-                if isinstance(stream, EventStream):
+                if not isinstance(stream, Outcome):
                     with self._lock:
                         self._running.discard(stream)
                 if outcome.reason != "cancelled":
@@ -155,7 +154,7 @@ class Sweep:
         finally:
             self._ended.put(None)
 
-    def _start(self) -> tuple[int, EventStream | Outcome] | None:
+    def _start(self) -> tuple[int, RunStream | Outcome] | None:
         with self._lock:
             if self._closed or not self._waiting:
                 return None
@@ -168,7 +167,7 @@ class Sweep:
             return index, stream
 
 
-def fold(index: int, events: Iterator[Event]) -> Outcome:
+def fold(index: int, events: Iterable[Event]) -> Outcome:
     """The Outcome of a run's events; candidate tables are dropped as they come."""
     steps: list[TokenDecoded] = []
     finished: Finished | None = None

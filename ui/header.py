@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import gradio as gr
 
-from backend import SamplingParams, Trace
+from backend import Trace
 from backend.errors import PlaygroundError, RequestError
-from ui import components, knobs
+from ui import components
 from ui.link import Link, parse
 from ui.loading import Loader
-from ui.payloads import run as payloads
-from ui.session import Session
+from ui.session import Session, take_settings
 from ui.tabs.inspect import Inspect
-from ui.tabs.panel import Panel
-from ui.tabs.viewer import QUIET, Updates, take_settings
+from ui.tabs.tab import QUIET, Page, Tab, Updates, got, saved
 
 
 class Header:
@@ -29,60 +27,58 @@ class Header:
         self.saver = components.build("saver", None, "pg-saver")
         self.timer = gr.Timer(0.4)
 
-    def wire(
-        self, state: gr.State, turned: gr.HTML, tabs: gr.Tabs, inspect: Inspect, panels: Sequence[Panel]
-    ) -> None:
-        self.state, self.turned, self.tabs, self.inspect = state, turned, tabs, inspect
-        self.panels = {panel.name: panel for panel in panels}
-        self.boxes = [box for panel in panels for box in _boxes(panel)]
-        self.timer.tick(self._tick, inputs=[state], outputs=[self.bar, self.timer], **QUIET)
-        self.bar.make_link(self._share, inputs=[state, turned, *self.boxes], outputs=[self.bar], **QUIET)
-        self.bar.export_json(export_json, inputs=[state], outputs=[self.saver], **QUIET)
-        self.bar.export_text(export_text, inputs=[state], outputs=[self.saver], **QUIET)
+    def wire(self, page: Page) -> None:
+        inspect = page.panels["inspect"]
+        assert isinstance(inspect, Inspect)
+        self.page, self.inspect, self.panels = page, inspect, page.panels
+        self.boxes = [box for panel in page.panels.values() for box in _boxes(panel)]
+        fields = [panel.fields.html for panel in page.panels.values() if panel.fields]
+        refused: list[Any] = [panel.compose.lack for panel in page.panels.values()]
+        refused += [button for panel in page.panels.values() for button in panel.compose.buttons]
+        events: list[tuple[Any, Any, list[Any], list[Any]]] = [
+            (self.timer.tick, self._tick, fields, [self.bar, self.timer, *fields, *refused]),
+            (self.bar.make_link, self._share, [page.knobs, *self.boxes], [self.bar]),
+            (self.bar.export_json, export_json, [], [self.saver]),
+            (self.bar.export_text, export_text, [], [self.saver]),
+            (self.bar.open_trace, self._open, [], inspect.opened),
+        ]
+        for event, act, inputs, outputs in events:
+            event(act, inputs=[page.state, *inputs], outputs=outputs, **QUIET)
 
-        self.bar.open_trace(
-            self._open,
-            inputs=[state],
-            outputs=[*inspect.viewer.outputs, tabs, inspect.prompt, turned],
-            **QUIET,
-        )
-
-    def restore_on(self, page: gr.Blocks) -> None:
+    def restore_on(self, blocks: gr.Blocks) -> None:
         """When the page is opened by a link: put in place what the link holds, and run it."""
-        placed = [self.state, self.turned, self.tabs, *self.boxes, self.inspect.viewer.strip]
+        page = self.page
+        placed = [page.state, page.knobs, page.tabs, *self.boxes, self.inspect.viewer.strip]
         drawn = {output: None for panel in self.panels.values() for output in panel.outputs}
-        page.load(self._restore, inputs=[self.state], outputs=placed, **QUIET).then(
-            self._run_opened, inputs=[self.state], outputs=list(drawn), **QUIET
+        blocks.load(self._restore, inputs=[page.state], outputs=placed, **QUIET).then(
+            self._run_opened, inputs=[page.state], outputs=list(drawn), **QUIET
         )
 
-    def _tick(self, session: Session) -> Updates:
+    def _tick(self, session: Session, *sent: Any) -> Updates:
+        """How far the model is loaded; once it is, what its engine cannot serve is greyed."""
         updates: Updates = {self.bar: model_payload(self.loader, session)}
-        if self.loader.done:
-            updates[self.timer] = gr.Timer(active=False)
+        if not self.loader.done:
+            return updates
+        updates[self.timer] = gr.Timer(active=False)
+        if self.loader.engine is not None:
+            held = iter(sent)
+            for panel in self.panels.values():
+                values = next(held) if panel.fields else None
+                updates |= panel.refuse(self.loader.engine.capabilities, values)
         return updates
 
     def _open(self, session: Session, event: gr.EventData) -> Updates:
         """Show a trace exported earlier, in Inspect; a file that is none leaves the text as it is."""
-        view, text = session.inspect, (event._data or {}).get("text")
+        view, text = session.inspect, got(event, "text", str)
         session.tab = "inspect"
         try:
             if view.running:
                 raise RequestError("A run goes on: stop it before opening a trace.")
-            view.show(Trace.from_json(text if isinstance(text, str) else ""), "import")
-            session.settings |= knobs.settings_of(
-                view.drawn_with[-1] if view.drawn_with else SamplingParams()
-            )
-            session.settings_number += 1
-            knobs_sent = {"number": session.settings_number, "settings": session.settings}
+            return self.inspect.open(session, Trace.from_json(text or ""), imported=True)
         except PlaygroundError as error:
             view.notice = str(error)
-            return {self.inspect.viewer.strip: payloads.strip(view), self.tabs: gr.Tabs(selected="inspect")}
-        return {
-            **self.inspect.viewer.draw(session),
-            self.tabs: gr.Tabs(selected="inspect"),
-            self.inspect.prompt: view.prompt,
-            self.turned: {**knobs_sent, "activity": payloads.activity(view)},
-        }
+            strip = self.inspect.draw(session, self.inspect.viewer.strip)
+            return {**strip, self.page.tabs: gr.Tabs(selected="inspect")}
 
     def _share(self, session: Session, sent: Any, *boxes: Any) -> dict[str, Any]:
         take_settings(session, sent)
@@ -111,7 +107,7 @@ class Header:
 
     def _restore(self, session: Session, request: gr.Request) -> Updates:
         # Setting the State once lets gradio drop it some time after the tab is closed.
-        kept: Updates = {self.state: session}
+        kept: Updates = {self.page.state: session}
         query = dict(request.query_params)
         if not query.keys() & {"prompt", "tab", "fields"}:
             return kept
@@ -123,19 +119,18 @@ class Header:
             values = panel.fields.from_link(link.fields) if panel.fields else {}
         except PlaygroundError as error:
             session.inspect.notice = f"The link was not restored. {error}"
-            return {**kept, self.inspect.viewer.strip: payloads.strip(session.inspect)}
-        session.tab, session.settings = panel.name, dict(link.settings)
-        session.settings_number += 1
-        number = session.settings_number
+            return {**kept, **self.inspect.draw(session, self.inspect.viewer.strip)}
+        session.tab, session.settings = panel.name, {}
+        turned = session.put_settings(link.settings)
         if panel.fields:
-            kept[panel.fields.html] = panel.fields.value(number, values)
+            kept[panel.fields.html] = panel.fields.value(turned["number"], values)
         if "prompt" in query:  # without one, the tab is opened with its settings and nothing runs
             session.opened = link
             kept[panel.prompt] = link.prompt
         return {
             **kept,
-            self.turned: {"number": number, "settings": session.settings, "activity": {}},
-            self.tabs: gr.Tabs(selected=panel.name),
+            self.page.knobs: turned,
+            self.page.tabs: gr.Tabs(selected=panel.name),
         }
 
     def _run_opened(self, session: Session) -> Iterator[Updates]:
@@ -156,7 +151,7 @@ class Header:
         yield panel.draw(session)
 
 
-def _boxes(panel: Panel) -> list[Any]:
+def _boxes(panel: Tab) -> list[Any]:
     """What a link must hold of a tab."""
     return [panel.prompt, *([panel.fields.html] if panel.fields else [])]
 
@@ -183,20 +178,16 @@ def model_payload(loader: Loader, session: Session | None = None) -> dict[str, A
 
 def export_json(session: Session) -> dict[str, Any]:
     """The trace on screen as a file for the saver."""
-    trace = session.view.trace
-    if trace is None:
-        raise gr.Error("There is nothing to export yet: run a prompt first.", print_exception=False)
-    return _file(session, "trace.json", "application/json", trace.to_json())
+    return saved(session, "trace.json", "application/json", _trace(session).to_json())
 
 
 def export_text(session: Session) -> dict[str, Any]:
     """Prompt and text on screen as a file for the saver."""
-    view = session.view
-    if view.trace is None:
+    return saved(session, "text.txt", "text/plain", session.view.prompt + _trace(session).text)
+
+
+def _trace(session: Session) -> Trace:
+    trace = session.view.trace
+    if trace is None:
         raise gr.Error("There is nothing to export yet: run a prompt first.", print_exception=False)
-    return _file(session, "text.txt", "text/plain", view.prompt + view.trace.text)
-
-
-def _file(session: Session, name: str, kind: str, text: str) -> dict[str, Any]:
-    session.num_saved += 1
-    return {"name": name, "type": kind, "text": text, "number": session.num_saved}
+    return trace

@@ -6,8 +6,9 @@ seed, stop and chat. They come from a browser or a link, so every value is check
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from backend import Request, SamplingParams
@@ -154,3 +155,8 @@ def same_draw(settings: Mapping[str, Any], params: SamplingParams) -> bool:
         return sampling(settings) == params
     except RequestError:
         return False
+
+
+def seeded(asked: Request, below: int = 2**31) -> Request:
+    """The request with a seed: its own, or one drawn from 0 to `below` - 1."""
+    return asked if asked.seed is not None else replace(asked, seed=secrets.randbelow(below))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
-from backend import Engine
 from backend.errors import PlaygroundError
+from backend.protocol import EngineProtocol
 
 
 class Loader:
@@ -17,10 +17,10 @@ class Loader:
         error: why it could not be loaded, for display; empty otherwise.
     """
 
-    def __init__(self, load: Callable[[Callable[[str, float], None]], Engine]):
+    def __init__(self, load: Callable[[Callable[[str, float], None]], EngineProtocol]):
         self._load = load
         self._done = threading.Event()
-        self.engine: Engine | None = None
+        self.engine: EngineProtocol | None = None
         self.error = ""
         self.message = "Starting"
         self.fraction = 0.0
@@ -51,7 +51,16 @@ class Loader:
         while not self._done.wait(interval):
             yield f"{self.message} ({self.fraction:.0%})"
 
-    def require(self) -> Engine:
+    def wait_for(self) -> EngineProtocol:
+        """The engine, once loading has ended.
+
+        Raises:
+            PlaygroundError: it could not be loaded.
+        """
+        self._done.wait()
+        return self.require()
+
+    def require(self) -> EngineProtocol:
         """The engine.
 
         Raises:

@@ -17,27 +17,38 @@ from ui.api.generation import Api
 from ui.header import Header
 from ui.loading import Loader
 from ui.payloads import run as payloads
-from ui.presets.lessons import load_lessons
-from ui.presets.model_shapes import load_model_shapes
-from ui.presets.request_sets import load_request_sets
+from ui.presets.lessons import LESSONS_FOLDER, load_lessons
 from ui.presets.settings import SamplingPreset
-from ui.session import Session
+from ui.session import Session, take_settings
+from ui.tabs import speculate, structure
 from ui.tabs.beams import Beams
 from ui.tabs.code import Code
 from ui.tabs.compare import Compare
 from ui.tabs.inspect import Inspect
 from ui.tabs.kv_cache import KvCache
 from ui.tabs.lab import Lab
-from ui.tabs.panel import Panel
 from ui.tabs.samples import Samples
 from ui.tabs.score import Score
-from ui.tabs.speculate import FOLDER as SPECULATION
 from ui.tabs.speculate import Speculate
-from ui.tabs.structure import FOLDER as GRAMMARS
 from ui.tabs.structure import Structure
 from ui.tabs.sweep import SweepTab
-from ui.tabs.viewer import QUIET, Updates, take_settings
+from ui.tabs.tab import QUIET, Page, Tab, Updates
 
+# The tabs from left to right; a new one is added here.
+TABS: list[type[Tab]] = [
+    Inspect,
+    Compare,
+    SweepTab,
+    Beams,
+    Samples,
+    Speculate,
+    KvCache,
+    Structure,
+    Score,
+    Lab,
+    Code,
+]
+LESSONS = (LESSONS_FOLDER, speculate.FOLDER, structure.FOLDER)
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 
 
@@ -57,82 +68,57 @@ def build(
         presets: the entries of the presets menu.
     """
     gr.set_static_paths([PLOTLY])
-    settings, lessons, grammars = dict(knobs.DEFAULTS), load_lessons(), load_lessons(GRAMMARS)
+    settings = dict(knobs.DEFAULTS)
     if recording is not None:
         settings |= knobs.settings_of(recording.request.sampling)
     first = Session(settings, recording)
-    start = first.inspect
+    lessons = [lesson for folder in LESSONS for lesson in load_lessons(folder)]
     opened: dict[str, gr.Tab] = {}
-    with gr.Blocks(title="Decoding Playground", fill_width=True, analytics_enabled=False) as page:
+    with gr.Blocks(title="Decoding Playground", fill_width=True, analytics_enabled=False) as blocks:
         state = gr.State(first)
         header = Header(loader)
         with gr.Row(elem_id="pg-shell"):
             with gr.Column(elem_id="pg-side"):
                 turned = components.build(
                     "knobs",
-                    {"number": 1, "settings": settings, "activity": payloads.activity(start)},
+                    {"number": 1, "settings": settings, "activity": payloads.activity(first.inspect)},
                     "pg-knobs",
                     spec={**knobs.describe(presets), "defaults": settings},
                 )
             with gr.Column(elem_id="pg-main"), gr.Tabs(selected="inspect", elem_id="pg-tabs") as tabs:
-                with _tab(Inspect) as opened["inspect"]:
-                    inspect = Inspect(loader, start, start.prompt or "Once upon a time")
-                with _tab(Compare) as opened["compare"]:
-                    compare = Compare(loader, lessons)
-                with _tab(SweepTab) as opened["sweep"]:
-                    sweep = SweepTab(loader)
-                with _tab(Beams) as opened["beams"]:
-                    beams = Beams(loader, lessons)
-                with _tab(Samples) as opened["samples"]:
-                    samples = Samples(loader, lessons)
-                with _tab(Speculate) as opened["speculate"]:
-                    speculate = Speculate(loader, load_lessons(SPECULATION))
-                with _tab(KvCache) as opened["kv"]:
-                    kv_cache = KvCache(loader, load_request_sets(), load_model_shapes())
-                with _tab(Structure) as opened["structure"]:
-                    structure = Structure(loader, grammars)
-                with _tab(Score) as opened["score"]:
-                    score = Score(loader)
-                with _tab(Lab) as opened["lab"]:
-                    lab = Lab(loader, [*lessons, *(lesson for lesson in grammars if lesson.question)])
-                with _tab(Code) as opened["code"]:
-                    code = Code(loader)
-        panels: list[Panel] = [inspect, compare, sweep, beams, samples, speculate, kv_cache]
-        panels += [structure, score, lab, code]
-        for panel in panels:
-            panel.wire(state, turned)
-            _draw_when_opened(opened[panel.name], panel, state, turned)
-        inspect.wire_branches_of(score.viewer, tabs, state)
-        compare.wire_inspect(inspect, state, turned)
-        sweep.wire_inspect(inspect, state, turned)
-        bars = [compare.lessons, beams.lessons, samples.lessons, structure.lessons]
-        lab.wire_lessons(bars, tabs, state)
-        header.wire(state, turned, tabs, inspect, panels)
-        header.restore_on(page)
-        Api(loader).wire()
-        ExperimentsApi(loader).wire()
-        CacheApi(loader).wire()
+                page = Page(loader, first, state, turned, tabs, lessons)
+                for kind in TABS:
+                    classes = f"pg-panel pg-tab-{kind.name}"
+                    with gr.Tab(kind.title, id=kind.name, elem_classes=classes) as opened[kind.name]:
+                        kind(page)
+        for panel in page.panels.values():
+            panel.wire()
+            _draw_when_opened(opened[panel.name], panel)
+        header.wire(page)
+        header.restore_on(blocks)
+        for api in (Api, ExperimentsApi, CacheApi):
+            api(loader).wire()
 
         def turn(session: Session, sent: Any) -> Updates:
-            if session.tab == "code":
-                return code.turn(session, sent)
-            return score.turn(session, sent) if session.tab == "score" else inspect.turn(session, sent)
+            """The pictures that follow the knobs: those of the open tab, or of Inspect if it has none."""
+            take_settings(session, sent)
+            found = page.panels[session.tab]
+            panel = found if found.turning else page.panels["inspect"]
+            return panel.draw(session, *panel.turning)
 
         turned.turn(
             turn,
             inputs=[state, turned],
-            outputs=[inspect.viewer.strip, inspect.viewer.step, score.viewer.step, *code.outputs],
+            outputs=[card for panel in page.panels.values() for card in panel.turning],
             trigger_mode="always_last",
             **QUIET,
         )
-    return page
+    return blocks
 
 
-def _tab(panel: type[Panel]) -> gr.Tab:
-    return gr.Tab(panel.title, id=panel.name, elem_classes=f"pg-panel pg-tab-{panel.name}")
+def _draw_when_opened(tab: gr.Tab, panel: Tab) -> None:
+    turned = panel.page.knobs
 
-
-def _draw_when_opened(tab: gr.Tab, panel: Panel, state: gr.State, turned: gr.HTML) -> None:
     def opened(session: Session, sent: Any) -> Updates:
         if take_settings(session, sent):  # otherwise a link has opened another tab meanwhile
             session.tab = panel.name
@@ -140,5 +126,4 @@ def _draw_when_opened(tab: gr.Tab, panel: Panel, state: gr.State, turned: gr.HTM
         activity = payloads.activity(session.inspect) if panel.name == "inspect" else {}
         return {turned: {"activity": activity}, **panel.draw(session)}
 
-    outputs = list(dict.fromkeys([*panel.outputs, turned]))
-    tab.select(opened, inputs=[state, turned], outputs=outputs, **QUIET)
+    panel.on(tab.select, opened, turned, outputs=[*panel.outputs, turned], mode=None)

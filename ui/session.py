@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from backend import Request, SamplingParams, Trace
 from backend.events import Event, Finished, Preempted, Prefilled, Started, TokenDecoded, Waiting
-from backend.sweep import Outcome
+from ui import knobs
 from ui.link import Link
-from ui.runs.beam_tree import BeamTree
-from ui.runs.kv_state import KvState
-from ui.runs.lanes import Lanes
-from ui.runs.recompute import Recompute
-from ui.runs.size import SizeState
-from ui.runs.speculation import Speculation
-from ui.runs.structure import StructureState
-from ui.runs.sweep_table import Table
 
+T = TypeVar("T")
 Source = Literal["empty", "recording", "run", "score", "import"]
 
 
@@ -156,45 +149,27 @@ def _prefill_line(event: Prefilled) -> str:
     return f"reading the prompt: {event.num_computed_tokens} of {event.num_tokens} tokens{reused}"
 
 
+class Views(dict[str, View]):
+    """A View by name, made when first asked for."""
+
+    def __missing__(self, name: str) -> View:
+        return self.setdefault(name, View())  # one step, so that two handlers get the same
+
+
 class Session:
     """One browser tab. `salt` keeps its cached prompt blocks from being reused by anyone else.
 
-    `settings_number` counts the settings that the server, not the reader, put in place. `views` are the texts
-    by tab. `opened` is the link the page was opened with, until it has run.
+    `views` are the texts by name of the tab, and `state` what a tab holds besides. `settings_number` counts
+    the settings that the server, not the reader, put in place. `opened` is the link the page was opened with,
+    until it has run.
     Not a dataclass: gradio would take the value of a State apart if it were one.
     """
 
     def __init__(self, settings: dict[str, Any] | None = None, recording: Trace | None = None):
         """`settings` and the `recording` are what the page shows first."""
         self.salt = secrets.token_hex(16)
-        self.inspect = View()
-        self.score = View()
-        self.beams, self.tree = View(), BeamTree()
-        self.samples, self.rule = View(), "vote"
-        self.speculate, self.speculation = View(), Speculation()
-        self.compare, self.lanes = View(), Lanes()
-        self.kv, self.cache = View(), KvState()
-        self.structure, self.constrained = View(), StructureState()
-        self.measuring, self.recompute, self.size = View(), Recompute(), SizeState()
-        self.sweep, self.swept, self.measure = View(), Table(), "perplexity"
-        self.code: View = View()
-        self.exported: tuple[str, dict[str, Any]] | None = None
-        self.imported = ""
-        self.lab, self.num_wanted = View(), 0
-        self.measured: list[Outcome] = []
-        self.views = {
-            "inspect": self.inspect,
-            "score": self.score,
-            "beams": self.beams,
-            "samples": self.samples,
-            "speculate": self.speculate,
-            "compare": self.compare,
-            "kv": self.kv,
-            "sweep": self.sweep,
-            "code": self.code,
-            "lab": self.lab,
-            "structure": self.structure,
-        }
+        self.views = Views()
+        self._states: dict[type, Any] = {}
         self.settings = dict(settings or {})
         self.tab = "inspect"
         self.link, self.link_number = "", 0
@@ -206,13 +181,49 @@ class Session:
             self.inspect.show_recording(recording)
 
     @property
+    def inspect(self) -> View:
+        """The text in Inspect, which other tabs speak of."""
+        return self.views["inspect"]
+
+    @property
     def view(self) -> View:
         """The view of the open tab."""
-        return self.views.get(self.tab, self.inspect)
+        return self.views[self.tab]
+
+    def state(self, kind: type[T]) -> T:
+        """The visitor's object of that class, made by calling it when first asked for."""
+        found: T = self._states.get(kind) or self._states.setdefault(kind, kind())
+        return found
+
+    def put(self, state: object) -> None:
+        """Take this object as the one of its class from now on."""
+        self._states[type(state)] = state
+
+    def put_settings(
+        self, settings: Mapping[str, Any], activity: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Put settings in place; the value that tells the knobs of it, and how often each acted."""
+        self.settings |= settings
+        self.settings_number += 1
+        return {"number": self.settings_number, "settings": self.settings, "activity": dict(activity or {})}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Session:
         """A new visitor's session: gradio copies the start value of a State for each one."""
         return Session(*self._start)
+
+
+def take_settings(session: Session, sent: Any) -> bool:
+    """Keep the settings the knobs sent; what is not a set of settings leaves the last ones.
+
+    Settings sent before the knobs took over what the server put in place since (a link, an opened trace) are
+    older than that and must not undo it. False for these: whatever came with them is as old.
+    """
+    settings = sent.get("settings") if isinstance(sent, dict) else None
+    number = sent.get("number") if isinstance(sent, dict) else None
+    outdated = isinstance(number, int) and number < session.settings_number
+    if isinstance(settings, dict) and not outdated:
+        session.settings = {name: settings.get(name, default) for name, default in knobs.DEFAULTS.items()}
+    return not outdated
 
 
 def telling_step(steps: Sequence[TokenDecoded]) -> int | None:

@@ -106,7 +106,7 @@ def test_the_knobs_say_how_often_they_acted(page: Any) -> None:
     set_knob(page, "top_k", 100000)
     set_run(page, max_new_tokens=5, seed=1)
     run(page)
-    page.wait_for_selector('.pg-knob[data-stage="top_p"] .pg-acts:text-matches("^cut \\\\d+ % of steps")')
+    page.wait_for_selector('.pg-knob[data-stage="top_p"] .pg-acts:text-matches("^cut [\\\\d.]+ % of steps")')
     assert text_of(page, '.pg-knob[data-stage="top_k"] .pg-acts') == "never fired"
     assert text_of(page, '.pg-knob[data-stage="min_p"] .pg-acts') == ""
 

@@ -8,30 +8,24 @@ from backend import BeamSearch, BestOf, Sample
 from backend.errors import RequestError
 from backend.interop.export import TARGETS, known_as
 from ui import knobs
-from ui.loading import Loader
-from ui.session import Session
-from ui.tabs.code import START, Code, request
+from ui.tabs.code import Exported, payload, request
 
 
 def test_the_fields_choose_the_strategy() -> None:
     for name, strategy in (("sample", Sample()), ("beams", BeamSearch(3)), ("best_of", BestOf(3))):
         assert request("p", knobs.DEFAULTS, {"strategy": name, "n": 3}).strategy == strategy
-    with pytest.raises(RequestError, match="strategy must be sample, beams or best_of, got 'x'"):
+    with pytest.raises(RequestError, match="strategy must be one of sample, beams, best_of, got 'x'"):
         request("p", knobs.DEFAULTS, {"strategy": "x", "n": 3})
 
 
 def test_a_snippet_for_every_engine_with_the_knobs_of_the_session() -> None:
-    session = Session(knobs.DEFAULTS | {"temperature": 0.35, "seed": 8})
-    session.exported = ("A prompt", START)
-    code = object.__new__(Code)
-    code.loader = Loader(lambda progress: pytest.fail("not loaded here"))
-    drawn = Code.payload(code, session)
+    settings = knobs.DEFAULTS | {"temperature": 0.35, "seed": 8}
+    drawn = payload(settings, Exported("A prompt"), "some/model")
     assert [item["name"] for item in drawn["snippets"]] == list(TARGETS)
     for item in drawn["snippets"]:
         assert "0.35" in item["code"]
         assert "A prompt" in item["code"]
-    session.exported = ("", START)
-    assert "prompt is empty" in Code.payload(code, session)["notice"]
+    assert "prompt is empty" in payload(settings, Exported(""), "some/model")["notice"]
 
 
 def test_models_go_by_their_name_on_the_hub() -> None:

@@ -166,7 +166,7 @@ def test_the_row_of_a_lane() -> None:
         "tokens": "6",
         "perplexity": "4.00",
         "loop": "2 × 3",
-        "4-grams again": "33 %",
+        "4-grams again": "33.3 %",
         "distinct-1": "0.33",
         "distinct-2": "0.40",
         "distinct-3": "0.50",

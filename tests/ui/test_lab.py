@@ -8,9 +8,12 @@ import pytest
 
 from backend.degeneration import METHODS, MIN_PROMPTS, Measured
 from backend.errors import RequestError
+from ui.payloads import lab as lab_payloads
 from ui.payloads import worked as worked_payloads
-from ui.session import Session
+from ui.runs.outcomes import Outcomes
+from ui.session import View
 from ui.tabs import lab
+from ui.tabs.fields import check
 
 
 def facts(name: str, **inputs: Any) -> dict[str, str]:
@@ -82,12 +85,12 @@ def test_the_experiment_opens_with_enough_prompts() -> None:
 
 
 def test_its_fields_are_checked() -> None:
-    assert lab.limit({"max_new_tokens": 256}) == 256
-    with pytest.raises(RequestError, match="at most 256 new tokens a text, got 257"):
-        lab.limit({"max_new_tokens": 257})
+    assert check(lab.FIELDS, lab.START | {"max_new_tokens": 256.0})["max_new_tokens"] == 256
+    with pytest.raises(RequestError, match="new tokens must be a whole number from 1 to 256, got 257"):
+        check(lab.FIELDS, lab.START | {"max_new_tokens": 257})
     for seed in (1.5, "x", float("nan"), True):
         with pytest.raises(RequestError, match="seed must be a whole number"):
-            lab.whole_seed({"seed": seed})
+            check(lab.FIELDS, lab.START | {"seed": seed})
 
 
 def row(perplexity: float, repeats: float, num_texts: int = 20) -> Measured:
@@ -96,22 +99,22 @@ def row(perplexity: float, repeats: float, num_texts: int = 20) -> Measured:
 
 def test_the_verdict_follows_the_numbers_whichever_way_they_fall() -> None:
     rows = {"greedy": row(2.1, 0.33), "beam": row(1.6, 0.47), "nucleus": row(13.3, 0.004)}
-    assert lab.verdict(rows, running=False) == (
+    assert lab_payloads.verdict(rows, running=False) == (
         "The likelihood trap shows here: what is likelier repeats itself more. 4-grams again: greedy 33.0 %, "
         "beams 47.0 %, nucleus 0.4 %; perplexity: 2.1, 1.6, 13.3."
     )
-    assert lab.verdict({**rows, "beam": row(1.6, 0.001)}, running=False).startswith(
+    assert lab_payloads.verdict({**rows, "beam": row(1.6, 0.001)}, running=False).startswith(
         "The likelihood trap does not show here."
     )
-    assert lab.verdict({**rows, "nucleus": row(13.3, 0.0, 3)}, running=False).endswith(
+    assert lab_payloads.verdict({**rows, "nucleus": row(13.3, 0.0, 3)}, running=False).endswith(
         "Only 3 texts: little to go by."
     )
-    assert lab.verdict(rows, running=True) == ""
-    assert lab.verdict({}, running=False) == ""
+    assert lab_payloads.verdict(rows, running=True) == ""
+    assert lab_payloads.verdict({}, running=False) == ""
 
 
 def test_before_anything_is_measured_both_tables_stand() -> None:
-    drawn = lab.payload(Session())
+    drawn = lab_payloads.payload(View(), Outcomes())
     assert [item["name"] for item in drawn["measured"]] == list(METHODS)
     assert all(item["cells"][1:] == ["0", *["–"] * 5] for item in drawn["measured"])
     assert drawn["published"][1]["cells"] == ["Greedy", "5,000", "1.50", "73.7 %", "–", "0.50", "1.00"]

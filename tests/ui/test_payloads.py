@@ -189,9 +189,9 @@ def test_a_stage_that_only_reshapes_has_no_cutoff_chart() -> None:
 @pytest.mark.parametrize(
     ("stage", "changed", "text"),
     [
-        ("top_p", 31, "cut 31 % of steps, 4.2 % mass"),
+        ("top_p", 31, "cut 31.0 % of steps, 4.2 % mass"),
         ("min_p", 0, "never fired"),
-        ("temperature", 100, "acted on 100 % of steps"),
+        ("temperature", 100, "acted on 100.0 % of steps"),
     ],
 )
 def test_activity_is_one_short_line(stage: str, changed: int, text: str) -> None:
@@ -200,7 +200,7 @@ def test_activity_is_one_short_line(stage: str, changed: int, text: str) -> None
 
 def test_activity_counts_the_steps_at_which_a_stage_changed_something() -> None:
     idle = step(1, stages=(StageOutcome("top_p", "0.75", 4, 0.0, False, 1.0),))
-    assert payloads.activity(view(STARTED, step(0), idle)) == {"top_p": "cut 50 % of steps, 25.0 % mass"}
+    assert payloads.activity(view(STARTED, step(0), idle)) == {"top_p": "cut 50.0 % of steps, 25.0 % mass"}
 
 
 @pytest.mark.parametrize(

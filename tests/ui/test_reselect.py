@@ -14,6 +14,7 @@ from tests import models
 from ui.payloads import search as search_payloads
 from ui.plots import samples as sample_plots
 from ui.runs.reselect import RULES, Recorded, RecordedSample, recorded, scores, votes, winner
+from ui.session import View
 from ui.tabs import samples
 
 
@@ -60,18 +61,27 @@ def test_reselection_equals_a_run_by_that_rule(traces: dict[str, Trace], rule: s
     assert scores(found, rule) == pytest.approx(list(selected.scores))
 
 
+def shown(trace: Trace, end: int | None = None) -> View:
+    """The run as the page holds it after so many events."""
+    view = View()
+    view.begin(trace.request, "run")
+    for event in trace.events[:end]:
+        view.add(event)
+    return view
+
+
 def test_a_run_without_the_matrix_says_that_mbr_needs_a_run(traces: dict[str, Trace]) -> None:
-    payload = search_payloads.samples(traces["mean"].events, 6, "mbr")
+    payload = search_payloads.samples(shown(traces["mean"]), "mbr")
     assert payload["selected"] is None
     assert payload["missing"] == "This run recorded no similarities: run again to select by MBR."
     assert payload["matrix"] is None
-    assert search_payloads.samples(traces["mbr"].events, 6, "mbr")["missing"] == ""
+    assert search_payloads.samples(shown(traces["mbr"]), "mbr")["missing"] == ""
 
 
 def test_the_payload_follows_a_run_event_by_event(traces: dict[str, Trace]) -> None:
     events = traces["mbr"].events
     for end in range(len(events) + 1):
-        payload = search_payloads.samples(events[:end], 6, "vote")
+        payload = search_payloads.samples(shown(traces["mbr"], end), "vote")
         json.dumps(payload, allow_nan=False)
         tokens = [event for event in events[:end] if isinstance(event, TokenDecoded)]
         assert sum(len(sample["tokens"]) for sample in payload["samples"]) == len(tokens)

@@ -12,8 +12,15 @@ from backend.events import Finished, Started
 from tests.ui.steps import step
 from ui import knobs
 from ui.loading import Loader
-from ui.session import Session, View, forced_step, is_special, step_request, telling_step
-from ui.tabs.viewer import take_settings
+from ui.session import (
+    Session,
+    View,
+    forced_step,
+    is_special,
+    step_request,
+    take_settings,
+    telling_step,
+)
 
 STARTED = Started("tiny", 7, (5, 6), ("Once", " upon"), ())
 FINISHED = Finished("length", "", 2, 0, 1, 0.5, 0.1, 0.25, 4.0, 0.8)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from backend.comparison import first_unequal
 from backend.errors import GrammarError
 from backend.events import DraftedToken, DraftVerified, Finished, GrammarStep, Judged, TokenDecoded
 from backend.request import Grammar
@@ -117,5 +118,6 @@ def test_only_the_end_of_text_is_called_an_end() -> None:
 
 def test_the_first_difference() -> None:
     left, right = [step(0), step(1)], [step(0), step(5), step(6)]
-    assert structure.first_difference(left, right) == 1
-    assert structure.first_difference(left, left[:1]) is None
+    assert first_unequal(left, right) == 1
+    assert first_unequal(left, left[:1], ended=False) is None
+    assert first_unequal(left, left[:1]) == 1

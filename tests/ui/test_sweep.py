@@ -60,12 +60,12 @@ def test_the_fields_make_the_runs() -> None:
     ("change", "message"),
     [
         ({"knob": "order"}, "knob must be one of temperature, .* got 'order'"),
-        ({"low": "x"}, "from must be a number, got 'x'"),
-        ({"high": math.nan}, "to must be a number, got 'nan'"),
-        ({"count": 2.5}, "values must be a whole number, got '2.5'"),
-        ({"seeds": 0}, "0 runs"),
+        ({"low": "x"}, "from must be a number from -100 to 1,000,000, got 'x'"),
+        ({"high": math.nan}, "to must be a number from .*, got nan"),
+        ({"count": 2.5}, "values must be a whole number from 1 to 50, got 2.5"),
+        ({"seeds": 0}, "seeds must be a whole number from 1 to 64, got 0"),
         ({"high": 200}, "temperature must be a number between 0 and 100, got 133.4"),
-        ({"max_new_tokens": 5000}, "at most 512 new tokens"),
+        ({"max_new_tokens": 5000}, "new tokens must be a whole number from 1 to 512, got 5000"),
         ({"second": "temperature"}, "both knobs of the sweep are temperature"),
     ],
 )

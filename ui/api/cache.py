@@ -9,7 +9,7 @@ from typing import Any
 
 import gradio as gr
 
-from backend import Engine, Request
+from backend import Request
 from backend.errors import PlaygroundError, RequestError
 from ui import knobs
 from ui.api.generation import known, readable
@@ -33,11 +33,6 @@ class CacheApi:
     def wire(self) -> None:
         gr.api(self.run_together, api_name="run_together", concurrency_limit=None)
         gr.api(self.cache_size, api_name="cache_size", concurrency_limit=None)
-
-    def _engine(self) -> Engine:
-        for _ in self.loader.wait():
-            pass
-        return self.loader.require()
 
     def run_together(
         self,
@@ -71,7 +66,7 @@ class CacheApi:
                 raise RequestError(
                     f"buffer must be at least 1 and stagger 0 to 60, got {buffer}, {stagger:g}"
                 )
-            engine = self._engine()
+            engine = self.loader.wait_for()
             chosen = engine if pool == WHOLE else engine.with_pool(int(pool))
             asked = knobs.request("-", known(settings), secrets.token_hex(16))
 

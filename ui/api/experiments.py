@@ -5,12 +5,11 @@
 import dataclasses
 import secrets
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 import gradio as gr
 
-from backend import Engine, Trace
+from backend import Trace
 from backend.errors import PlaygroundError, RequestError
 from backend.interop.export import export, known_as
 from backend.interop.foreign import read
@@ -22,9 +21,8 @@ from ui.loading import Loader
 from ui.payloads.compare import sentence
 from ui.runs.lanes import NAMES, Lane, Lanes
 from ui.runs.lanes import requests as lane_requests
-from ui.runs.sweep_table import row
-from ui.tabs.sweep import MAX_TOKENS as SWEEP_TOKENS
-from ui.tabs.sweep import WHOLE
+from ui.runs.sweep_table import MAX_TOKENS as SWEEP_TOKENS
+from ui.runs.sweep_table import WHOLE, row
 
 
 class ExperimentsApi:
@@ -39,11 +37,6 @@ class ExperimentsApi:
         gr.api(self.measure, api_name="measure", concurrency_limit=None)
         gr.api(self.export_code, api_name="export_code", concurrency_limit=None)
         gr.api(self.read_settings, api_name="read_settings", concurrency_limit=None)
-
-    def _engine(self) -> Engine:
-        for _ in self.loader.wait():
-            pass
-        return self.loader.require()
 
     def compare(
         self, prompt: str, lanes: list[dict[str, Any]], settings: dict[str, Any] | None = None
@@ -63,7 +56,7 @@ class ExperimentsApi:
             sentence.
         """
         try:
-            engine = self._engine()
+            engine = self.loader.wait_for()
             made = lane_requests(prompt, known(settings), lanes, secrets.token_hex(16))
             compared = Lanes([Lane(request) for request in made])
             with ExitStack() as stack:
@@ -109,11 +102,10 @@ class ExperimentsApi:
             base = knobs.request(prompt, known(settings), secrets.token_hex(16))
             if base.max_new_tokens > SWEEP_TOKENS:
                 raise RequestError(f"a sweep takes at most {SWEEP_TOKENS} new tokens a run")
-            if base.seed is None:
-                base = replace(base, seed=secrets.randbelow(2**31))
+            base = knobs.seeded(base)
             axes = [Axis(knob, spaced(low, high, count, knob in WHOLE))]
             made = requests(base, axes, seeds)
-            with Sweep(self._engine(), made) as runs:
+            with Sweep(self.loader.wait_for(), made) as runs:
                 outcomes = sorted(runs, key=lambda outcome: outcome.index)
         except PlaygroundError as error:
             raise readable(error) from None
@@ -145,7 +137,7 @@ class ExperimentsApi:
         try:
             if not isinstance(texts, list) or not 1 <= len(texts) <= 64 or not all(map(_is_text, texts)):
                 raise RequestError("texts must be a list of 1 to 64 texts")
-            engine, salt = self._engine(), secrets.token_hex(16)
+            engine, salt = self.loader.wait_for(), secrets.token_hex(16)
             found = [describe(engine.score(text, cache_salt=salt).steps()) for text in texts]
         except PlaygroundError as error:
             raise readable(error) from None
@@ -166,7 +158,7 @@ class ExperimentsApi:
         """
         try:
             asked = knobs.request(prompt, known(settings), "")
-            return dataclasses.asdict(export(asked, target, known_as(self._engine().model_name)))
+            return dataclasses.asdict(export(asked, target, known_as(self.loader.wait_for().model_name)))
         except PlaygroundError as error:
             raise readable(error) from None
 

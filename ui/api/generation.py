@@ -10,7 +10,7 @@ from typing import Any
 
 import gradio as gr
 
-from backend import BeamSearch, BestOf, Engine, Grammar, Speculative, Trace
+from backend import BeamSearch, BestOf, Grammar, Speculative, Trace
 from backend.errors import PlaygroundError, RequestError
 from backend.events import SampleFinished, SampleSelected
 from ui import knobs
@@ -31,11 +31,6 @@ class Api:
         gr.api(self.best_of, api_name="best_of", concurrency_limit=None)
         gr.api(self.speculate, api_name="speculate", concurrency_limit=None)
         gr.api(self.structure, api_name="structure", concurrency_limit=None)
-
-    def _engine(self) -> Engine:
-        for _ in self.loader.wait():
-            pass
-        return self.loader.require()
 
     def generate(
         self,
@@ -97,7 +92,7 @@ class Api:
             "chat": chat,
         }
         try:
-            engine = self._engine()
+            engine = self.loader.wait_for()
             trace = engine.generate(knobs.request(prompt, values, secrets.token_hex(16)))
         except PlaygroundError as error:
             raise readable(error) from None
@@ -114,7 +109,7 @@ class Api:
             model_logprob (nats) and rank of every token after the first.
         """
         try:
-            trace = self._engine().score(text, cache_salt=secrets.token_hex(16))
+            trace = self.loader.wait_for().score(text, cache_salt=secrets.token_hex(16))
         except PlaygroundError as error:
             raise readable(error) from None
         return trace.perplexity, json.loads(trace.to_json())
@@ -213,7 +208,7 @@ class Api:
         """
         try:
             asked = knobs.request(prompt, known(settings), secrets.token_hex(16))
-            engine = self._engine()
+            engine = self.loader.wait_for()
             strategy = Speculative(
                 num_draft_tokens=num_draft_tokens,
                 verify=verify,  # type: ignore[arg-type]  # checked by Speculative
@@ -266,7 +261,7 @@ class Api:
                 reason_first=reason_first,
             )
             asked = knobs.request(prompt, known(settings), secrets.token_hex(16))
-            loaded = self._engine()
+            loaded = self.loader.wait_for()
             notes = loaded.check_grammar(grammar).notes
             trace = loaded.generate(replace(asked, grammar=grammar))
         except PlaygroundError as error:
@@ -283,7 +278,7 @@ class Api:
         try:
             asked = knobs.request(prompt, known(settings), secrets.token_hex(16))
             asked = replace(asked, strategy=strategy(), num_candidates=0)
-            trace = self._engine().generate(asked)
+            trace = self.loader.wait_for().generate(asked)
         except PlaygroundError as error:
             raise readable(error) from None
         return _listed(trace), json.loads(trace.to_json())

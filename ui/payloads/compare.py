@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from backend import BeamSearch, Request, SamplingParams
-from backend.comparison import ORDER, Cut, Difference
+from backend.comparison import ORDER, Cut, Difference, first_unequal
 from backend.events import Finished, TokenDecoded
 from backend.metrics import TextMetrics, describe
-from ui.payloads.run import ENDINGS, bits, number, percent
-from ui.runs.lanes import KNOBS, NAMES, Lane, Lanes, first_unequal
-from ui.session import is_special
+from ui.numbers import bits, fixed, number, percent, probability
+from ui.payloads.run import ENDINGS, head
+from ui.plots import lanes as plots
+from ui.runs.lanes import KNOBS, NAMES, Lane, Lanes
+from ui.session import View, is_special
 from ui.titles import title
 
 COLUMNS: list[tuple[str, str]] = [
@@ -29,13 +31,25 @@ COLUMNS: list[tuple[str, str]] = [
 ]
 
 
+def payload(view: View, compared: Lanes) -> dict[str, Any]:
+    """What the compare component draws."""
+    return {
+        **head(view),
+        "prompt": view.prompt,
+        "seed": None if view.started is None else view.started.seed,
+        "lanes": lanes(compared),
+        "columns": [list(column) for column in COLUMNS],
+        "figure": plots.probabilities(compared),
+    }
+
+
 def lanes(compared: Lanes) -> list[dict[str, Any]]:
     """One entry per lane, and one for the human text if there is one."""
     first = compared.lanes[0].steps if compared.lanes else []
     entries = []
     for place, lane in enumerate(compared.lanes):
         steps = lane.steps
-        apart = first_unequal(steps, first) if place else None
+        apart = first_unequal(steps, first, ended=False) if place else None
         known = compared.differences[place] if place < len(compared.differences) else None
         entries.append(
             {
@@ -72,7 +86,7 @@ def _agreement(place: int, compared: Lanes) -> list[dict[str, str]]:
 
 def _token(step: TokenDecoded) -> list[Any]:
     special = not step.text and is_special(step.label)
-    return [step.label, number(math.exp(step.model_logprob), 4), step.rank, special]
+    return [step.label, number(probability(step.model_logprob), 4), step.rank, special]
 
 
 def summary(request: Request) -> str:
@@ -101,7 +115,7 @@ def row(steps: Sequence[TokenDecoded], finished: Finished | None) -> list[str]:
         str(found.num_tokens),
         fixed(found.perplexity, 2),
         loop(found),
-        share(found.repeated_4grams),
+        percent(found.repeated_4grams),
         fixed(found.distinct_1, 2),
         fixed(found.distinct_2, 2),
         fixed(found.distinct_3, 2),
@@ -118,14 +132,6 @@ def _speed(finished: Finished | None) -> float | None:
     if finished.time and finished.decode_seconds < finished.time / 100:
         return finished.num_output_tokens / finished.time
     return finished.tokens_per_second
-
-
-def fixed(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
-def share(value: float | None) -> str:
-    return "–" if value is None else f"{value * 100:.0f} %"
 
 
 def loop(found: TextMetrics) -> str:

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from backend import contiguous, in_blocks
 from backend.events import Finished, PoolChange, Started
-from ui.order import drawn
 from ui.payloads.run import ENDINGS
 from ui.runs.crowd import Member
 from ui.runs.kv_state import KvState
@@ -64,7 +63,7 @@ def line(state: KvState, change: PoolChange) -> str:
 
 
 def _head(view: Shown) -> dict[str, Any]:
-    return {"drawn": drawn(), "number": view.number, "running": view.running}
+    return {"number": view.number, "running": view.running}
 
 
 def pool(view: Shown, state: KvState) -> dict[str, Any]:
@@ -231,7 +230,6 @@ def requests(view: Shown, state: KvState, block_size: int, now: float) -> dict[s
     ends = [row["stretches"][-1][2] for row in rows if row["stretches"]]
     total = throughput([(member.offset, member.events) for member in state.crowd.members])
     return {
-        "drawn": drawn(),
         "number": view.number,
         "running": view.running,
         "phase": view.phase,
@@ -277,7 +275,7 @@ def memory(state: KvState) -> dict[str, Any]:
     """The same run in blocks and in one buffer for each sequence: reserved, wasted, how many would fit."""
     shown, engine = state.live, state.engine
     if shown is None or engine is None:
-        return {"drawn": drawn(), "known": False}
+        return {"known": False}
     usage, per_token, buffer = shown.usage, engine.kv_bytes_per_token, state.buffer
     pool_tokens = shown.num_blocks * shown.block_size
     lengths = list(shown.longest.values())
@@ -286,7 +284,6 @@ def memory(state: KvState) -> dict[str, Any]:
     holders = sum(bool(table) for table in shown.tables.values())
     steps = usage.num_steps
     return {
-        "drawn": drawn(),
         "known": steps > 0,
         "buffer": buffer,
         "too_long": too_long,

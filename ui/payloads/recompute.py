@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from backend.events import Finished, TokenDecoded
-from ui.order import drawn
 from ui.runs.recompute import Measured, Recompute, measure
 
 
@@ -18,7 +17,6 @@ def payload(state: Recompute, running: bool, notice: str) -> dict[str, Any]:
     ended = [bool(events) and isinstance(events[-1], Finished) for events in state.runs]
     both = len(ended) == 2 and all(ended)
     return {
-        "drawn": drawn(),
         "running": running,
         "notice": notice,
         "prompt": state.prompt[:120],

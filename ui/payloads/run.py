@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from backend.events import Candidates, StageOutcome, TokenDecoded
-from ui.order import drawn
+from ui.numbers import bits, number, percent, probability
 from ui.session import View, is_special
 from ui.titles import title
 
@@ -21,19 +21,14 @@ MAX_BARS = 40
 CUT_STAGES = ("top_k", "top_p", "min_p", "typical_p")
 
 
-def number(value: float, digits: int = 5) -> float | str:
-    """`value` to some significant digits, infinities as text."""
-    if math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    return float(f"{value:.{digits}g}")
-
-
-def bits(nats: float) -> float:
-    return nats / math.log(2)
-
-
-def probability(logprob: float) -> float:
-    return math.exp(logprob)
+def head(view: View) -> dict[str, Any]:
+    """What every picture of a run begins with: which run it is, and how that goes."""
+    return {
+        "number": view.number,
+        "running": view.running,
+        "phase": view.phase,
+        "notice": view.notice,
+    }
 
 
 def strip_row(step: TokenDecoded) -> list[Any]:
@@ -57,7 +52,6 @@ def strip(view: View, stale: bool = False) -> dict[str, Any]:
     ids = list(started.prompt_token_ids) if started else []
     hidden = max(0, len(prompt) - MAX_PROMPT_TOKENS_SHOWN)
     return {
-        "drawn": drawn(),
         "number": view.number,
         "source": view.source,
         "running": view.running,
@@ -221,16 +215,6 @@ def margin(value: float | None, outcome: StageOutcome) -> str:
     return f"{float(outcome.setting) + value:.4f} ≥ {outcome.setting} before it"
 
 
-def percent(value: float) -> str:
-    """A share as text: 12.3 %, 0.045 %, <0.001 %."""
-    if value <= 0:
-        return "0 %"
-    scaled = value * 100
-    if scaled < 0.001:
-        return "<0.001 %"
-    return f"{scaled:.3g} %" if scaled < 1 else f"{scaled:.1f} %"
-
-
 def verdict(shown: TokenDecoded, recorded: TokenDecoded | None) -> list[dict[str, Any]]:
     """What the step comes to: short pieces of {text} and {token}, put together by the page."""
     pieces: list[dict[str, Any]] = []
@@ -346,7 +330,7 @@ def activity_line(stage: str, num_changed: int, num_steps: int, mean_cut_mass: f
     """How often a stage acted, in words: cut 31 % of steps, 4.2 % mass."""
     if num_changed == 0:
         return "never fired"
-    share = f"{num_changed / num_steps:.0%}".replace("%", " %")
+    share = percent(num_changed / num_steps)
     if stage in CUT_STAGES:
         return f"cut {share} of steps, {percent(mean_cut_mass)} mass"
     return f"acted on {share} of steps"

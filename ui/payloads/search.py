@@ -2,18 +2,68 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
-from backend.events import Event
-from ui.payloads.run import ENDINGS, number
+from backend import BeamSearch, BestOf
+from ui.numbers import number, probability
+from ui.payloads.run import ENDINGS, head
 from ui.plots import samples as sample_plots
 from ui.runs.beam_tree import BeamTree, Node
 from ui.runs.reselect import RecordedSample, recorded, scores, winner
 from ui.session import View, is_special
+from ui.titles import title
 
 MAX_NODES_SHOWN = 4_000
+
+
+def growing(view: View, beams: BeamTree) -> dict[str, Any]:
+    """What the tree component draws of a search so far."""
+    best = next((place for place in beams.hypotheses() if 0 in beams.ranks(place)), None)
+    return {
+        **head(view),
+        "prompt": prompt_tail(view.prompt),
+        "best": best if beams.results else None,
+        "status": tree_status(view, beams),
+        **tree(beams),
+    }
+
+
+def found(view: View, beams: BeamTree) -> dict[str, Any]:
+    """What the table of texts draws."""
+    strategy = view.request.strategy if view.request else None
+    search = strategy if isinstance(strategy, BeamSearch) else BeamSearch()
+    return {
+        "number": view.number,
+        "running": view.running,
+        "length_penalty": search.length_penalty,
+        "stochastic": search.stochastic,
+        "entries": hypotheses(beams),
+    }
+
+
+def prompt_tail(prompt: str, limit: int = 28) -> str:
+    """The end of the prompt, on one line."""
+    line = " ".join(prompt.split())
+    return line if len(line) <= limit else "…" + line[-limit:]
+
+
+def tree_status(view: View, beams: BeamTree) -> list[list[str]]:
+    """The status line of a search as [name, value] pairs."""
+    if view.started is None:
+        return []
+    line = [
+        ["steps", str(max(beams.last_step.values(), default=-1) + 1)],
+        ["texts considered", f"{len(beams.nodes):,}"],
+    ]
+    if view.stopped:
+        line.append(["ended", ENDINGS["cancelled"]])
+    elif view.finished is not None:
+        line.append(["returned", str(len(beams.results))])
+        line.append(["took", f"{view.finished.time:.1f} s"])
+    for stage in view.started.stages:
+        line.append([title(stage.stage), stage.setting])
+    line.append(["model", view.started.model])
+    return line
 
 
 def tree(beams: BeamTree) -> dict[str, Any]:
@@ -78,31 +128,34 @@ def _entry(beams: BeamTree, place: int) -> dict[str, Any]:
     }
 
 
-def samples(events: Sequence[Event], num_samples: int, rule: str) -> dict[str, Any]:
+def samples(view: View, rule: str) -> dict[str, Any]:
     """What the samples component draws of a run so far, selected by `rule`."""
-    found = recorded(events, num_samples)
-    by_rule, chosen = scores(found, rule), winner(found, rule)
+    strategy = view.request.strategy if view.request else None
+    run = recorded(view.events, strategy.n if isinstance(strategy, BestOf) else 0)
+    by_rule, chosen = scores(run, rule), winner(run, rule)
     missing = ""
-    if by_rule is None and found.selected is not None:
+    if by_rule is None and run.selected is not None:
         missing = "This run recorded no similarities: run again to select by MBR."
-    answer = found.samples[chosen].answer if chosen is not None and rule == "vote" else None
+    answer = run.samples[chosen].answer if chosen is not None and rule == "vote" else None
     return {
+        **head(view),
+        "status": samples_status(view),
         "rule": rule,
         "selected": chosen,
         "missing": missing,
         "samples": [
             _sample(index, sample, by_rule[index] if by_rule else None)
-            for index, sample in enumerate(found.samples)
+            for index, sample in enumerate(run.samples)
         ],
-        "votes": sample_plots.histogram(found, answer),
-        "matrix": sample_plots.heat_map(found, chosen if rule == "mbr" else None),
+        "votes": sample_plots.histogram(run, answer),
+        "matrix": sample_plots.heat_map(run, chosen if rule == "mbr" else None),
     }
 
 
 def _sample(index: int, sample: RecordedSample, score: float | None) -> dict[str, Any]:
     return {
         "number": index,
-        "tokens": [[token.label, number(math.exp(token.model_logprob), 3)] for token in sample.tokens],
+        "tokens": [[token.label, number(probability(token.model_logprob), 3)] for token in sample.tokens],
         "sum": number(sample.cum_logprob, 6),
         "mean": number(sample.mean_logprob, 5),
         "score": None if score is None else number(score, 6),

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ui.order import drawn
 from ui.presets.model_shapes import ModelShape
 from ui.runs.size import BYTES, SizeState
 
@@ -19,7 +18,6 @@ def payload(state: SizeState, shapes: Mapping[str, ModelShape]) -> dict[str, Any
     shape = state.pasted if state.shape == "pasted" and state.pasted is not None else shapes[state.shape]
     size = BYTES[state.precision]
     return {
-        "drawn": drawn(),
         "asked": state.asked,
         "shape": state.shape,
         "pasted": state.pasted.title if state.pasted else "",

@@ -10,8 +10,8 @@ from typing import Any
 from backend.events import DraftedToken, DraftVerified
 from backend.experiments import ChiSquare, Draws, Proof, expected_tokens
 from backend.request import Speculative
-from ui.order import drawn
-from ui.payloads.run import ENDINGS, number
+from ui.numbers import number
+from ui.payloads.run import ENDINGS
 from ui.runs.speculation import Speculation, num_tokens, rates, rounds, telling_round
 from ui.session import View, is_special
 
@@ -70,7 +70,6 @@ def text(view: View, state: Speculation) -> dict[str, Any]:
     labels = list(started.prompt_labels) if started else []
     hidden = max(0, len(labels) - MAX_PROMPT_TOKENS_SHOWN)
     return {
-        "drawn": drawn(),
         "number": view.number,
         "running": view.running,
         "phase": view.phase,
@@ -171,7 +170,6 @@ def payoff(view: View, state: Speculation) -> dict[str, Any]:
     counted = rates(checks)
     strategy = view.request.strategy if view.request else None
     return {
-        "drawn": drawn(),
         "number": view.number,
         "running": view.running,
         "k": strategy.num_draft_tokens if isinstance(strategy, Speculative) else None,
@@ -249,7 +247,6 @@ def formula_point(view: View) -> dict[str, Any]:
     strategy = view.request.strategy if view.request else None
     counted = rates(rounds(view.events))
     return {
-        "drawn": drawn(),
         "number": view.number,
         "running": view.running,
         "k": strategy.num_draft_tokens if isinstance(strategy, Speculative) else None,
@@ -265,7 +262,6 @@ def proof(view: View, state: Speculation) -> dict[str, Any]:
     found = state.proof
     strategy = view.request.strategy if view.request else None
     result: dict[str, Any] = {
-        "drawn": drawn(),
         "number": view.number,
         "proving": state.proving,
         "note": state.proof_note,

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from backend.comparison import first_unequal
 from backend.events import DraftVerified, Event, Judged, TokenDecoded
-from ui.order import drawn
 from ui.payloads import run as payloads
 from ui.runs.structure import Report, StructureState
 from ui.session import View
@@ -22,11 +22,9 @@ MAX_SHOWN = 4_000  # characters of a parsed value
 
 def texts(view: View, state: StructureState) -> dict[str, Any]:
     """Both texts, the curve, and the verdicts."""
-    number = drawn()
     together = jumped(view.events)
     judged = next((event for event in reversed(view.events) if isinstance(event, Judged)), None)
     return {
-        "drawn": number,
         "number": view.number,
         "running": view.running,
         "phase": view.phase,
@@ -67,7 +65,7 @@ def beside(view: View, state: StructureState) -> dict[str, Any] | None:
     said = state.beside_verdict
     return {
         "tokens": [step.label if step.text else "" for step in state.beside],
-        "difference": first_difference(view.steps, state.beside),
+        "difference": first_unequal(view.steps, state.beside, ended=False),
         "ended": payloads.ENDINGS[reason] if reason else "",
         "end": len(state.beside) - 1 if reason == "eos" else None,
         "verdict": None if said is None else {"status": said[0], "reason": said[1]},
@@ -96,7 +94,6 @@ def compiled(report: Report) -> dict[str, Any]:
     column = report.column or 1
     start = max(0, column - 40)
     return {
-        "drawn": drawn(),
         "state": report.state,
         "message": report.message,
         "notes": list(report.notes),
@@ -111,12 +108,6 @@ def jumped(events: Sequence[Event]) -> set[int]:
     """Output places of tokens that were appended together with others in one call of the model."""
     rounds = [event for event in events if isinstance(event, DraftVerified)]
     return {event.index + offset for event in rounds for offset in range(event.num_accepted)}
-
-
-def first_difference(left: Sequence[TokenDecoded], right: Sequence[TokenDecoded]) -> int | None:
-    """Place of the first token that differs; None while one text is the beginning of the other."""
-    pairs = zip(left, right, strict=False)
-    return next((place for place, (a, b) in enumerate(pairs) if a.token_id != b.token_id), None)
 
 
 def row(step: TokenDecoded, was_jumped: bool) -> dict[str, Any]:

@@ -8,9 +8,13 @@ from typing import Any
 
 from backend import worked
 from backend.errors import PlaygroundError, RequestError
-from ui.payloads.run import percent
+from ui.numbers import percent
 
 Result = dict[str, Any]
+
+
+class Inputs(dict[str, Any]):
+    """What the reader put into the cards, by name of the card; what is not there is at its start."""
 
 
 def _range(name: str, title: str, low: float, high: float, step: float, start: float) -> dict[str, Any]:

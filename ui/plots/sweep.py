@@ -36,16 +36,17 @@ def quartiles(found: Sequence[float]) -> tuple[float, float, float]:
 
 def band(table: Table, measure: str) -> dict[str, Any]:
     """Median over the seeds as a line, the middle half as a band, every run as a dot that can be clicked."""
-    places, low, middle, high = [], [], [], []
+    places, quarters = [], []
     for at, rows in cells(table.rows).items():
         found = values(rows, measure)
         if found:
-            quarter = (sum(found) / len(found),) * 3 if measure == "loop" else quartiles(found)
+            share = middle(found, "loop")
+            quarter = (share,) * 3 if measure == "loop" and share is not None else quartiles(found)
             places.append(at[0])
-            low.append(quarter[0])
-            middle.append(quarter[1])
-            high.append(quarter[2])
-    dots = [row for row in table.rows if measure in row.measures and row.measures[measure] is not None]
+            quarters.append(quarter)
+    low, median, high = ([quarter[place] for quarter in quarters] for place in range(3))
+    in_order = sorted(table.rows, key=lambda row: row.index)  # they come in as they end
+    dots = [row for row in in_order if row.measures.get(measure) is not None]
     line = {"color": "var(--pg-accent)", "width": 2}
     edge = {"type": "scatter", "mode": "lines", "hoverinfo": "skip", "x": places, "line": {"width": 0}}
     data: list[dict[str, Any]] = [
@@ -56,7 +57,7 @@ def band(table: Table, measure: str) -> dict[str, Any]:
             "mode": "lines+markers",
             "hoverinfo": "skip",
             "x": places,
-            "y": middle,
+            "y": median,
             "line": line,
         },
         {
@@ -79,7 +80,9 @@ def heat_map(table: Table, measure: str) -> dict[str, Any]:
     """Median over the seeds per pair of values; a click opens the first seed's run."""
     found = cells(table.rows)
     across, down = table.axes[0].values, table.axes[1].values
-    grid = [[_median(found, (float(x), float(y)), measure) for x in across] for y in down]
+    grid = [
+        [middle(values(found.get((float(x), float(y)), []), measure), measure) for x in across] for y in down
+    ]
     first = [
         [(found[float(x), float(y)][0].index if (float(x), float(y)) in found else None) for x in across]
         for y in down
@@ -105,11 +108,11 @@ def heat_map(table: Table, measure: str) -> dict[str, Any]:
     return {"data": [trace], "layout": layout}
 
 
-def _median(found: dict[tuple[float, ...], Any], at: tuple[float, float], measure: str) -> float | None:
-    known = values(found.get(at, []), measure)
-    if not known:
+def middle(found: Sequence[float], measure: str) -> float | None:
+    """The median of a measure's values, of loops their share; None without any."""
+    if not found:
         return None
-    return sum(known) / len(known) if measure == "loop" else statistics.median(known)
+    return statistics.fmean(found) if measure == "loop" else statistics.median(found)
 
 
 def _layout(height: int, across: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from backend.events import TokenDecoded
-from ui.payloads.run import bits, number
+from ui.numbers import bits, number
 
 MAX_LABEL = 40
 

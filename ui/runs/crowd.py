@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from backend import Engine, Event, EventStream, Request, RequestError, Sample
+from backend import Event, Request, RequestError, Sample
 from backend.errors import PlaygroundError
 from backend.events import Finished, Prefilled, SampleFinished, Started, TokenDecoded, Waiting
+from backend.protocol import EngineProtocol, RunStream
 
 MAX_MEMBERS = 32
 CLOSING_SECONDS = 5.0
@@ -41,7 +42,7 @@ class Member:
     forked_from: str = ""
     due: float = 0.0
     request: Request | None = None
-    stream: EventStream | None = None
+    stream: RunStream | None = None
     offset: float = 0.0
     error: str = ""
     events: list[Event] = field(default_factory=list)
@@ -117,7 +118,7 @@ class Crowd:
     def __init__(self) -> None:
         self.members: list[Member] = []
         self.began = 0.0
-        self._engine: Engine | None = None
+        self._engine: EngineProtocol | None = None
         self._make: Callable[[Ask], Request] = lambda ask: Request(ask.prompt)
         self._arrived: queue.SimpleQueue[tuple[Member, Event | None]] = queue.SimpleQueue()
         self._lock = threading.RLock()
@@ -147,7 +148,7 @@ class Crowd:
             self.members.append(member)
             return member
 
-    def begin(self, engine: Engine, make: Callable[[Ask], Request], stagger: float) -> None:
+    def begin(self, engine: EngineProtocol, make: Callable[[Ask], Request], stagger: float) -> None:
         """Start the list anew, each line `stagger` seconds after the one before; forks of the last run go.
 
         A line that can never fit is refused at once and has its `error` set; the others run.
@@ -266,7 +267,7 @@ class Crowd:
                 return None
             return min([0.25, *later])
 
-    def _start(self, member: Member, parent: EventStream | None = None) -> None:
+    def _start(self, member: Member, parent: RunStream | None = None) -> None:
         assert self._engine is not None
         assert member.request is not None
         try:

@@ -7,10 +7,10 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Any
 
-from backend import Engine
 from backend.errors import PlaygroundError
 from backend.events import PoolChange, PoolState
 from backend.pool_watch import PoolWatch
+from backend.protocol import EngineProtocol
 from ui.runs.crowd import Crowd, Member
 from ui.runs.pool import PoolView, view
 
@@ -34,7 +34,7 @@ class KvState:
     crowd: Crowd = field(default_factory=Crowd)
     sets: str = ""
     buffer: int = 2048
-    engine: Engine | None = None
+    engine: EngineProtocol | None = None
     watch: PoolWatch | None = None
     start: PoolState | None = None
     live: PoolView | None = None
@@ -48,7 +48,7 @@ class KvState:
     mark: dict[str, Any] | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def begin_watch(self, engine: Engine, visitor: str) -> None:
+    def begin_watch(self, engine: EngineProtocol, visitor: str) -> None:
         """Show that engine's pool from now on."""
         self.engine, self.watch = engine, engine.watch_pool(visitor)
         self.start = self.watch.start

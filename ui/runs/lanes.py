@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from backend import BeamSearch, Engine, Request, Sample, SamplingParams, Trace
+from backend import BeamSearch, Request, Sample, SamplingParams, Trace
 from backend.comparison import Difference, first_difference
 from backend.errors import RequestError
 from backend.events import Candidates, Event, Started, TokenDecoded
+from backend.protocol import EngineProtocol
 from ui import knobs
 
 MIN_LANES, MAX_LANES = 2, 8
@@ -46,14 +46,27 @@ class Lanes:
 
     Attributes:
         differences: per lane, where it leaves lane A; None where it does not, and empty until compared.
-        human: the tokens of a text somebody wrote, scored; empty without one.
+        human_text: a text somebody wrote. human: its tokens, scored; empty without one.
     """
 
     lanes: list[Lane] = field(default_factory=list)
     differences: list[Difference | None] = field(default_factory=list)
     human: Sequence[TokenDecoded] = ()
+    human_text: str = ""
 
-    def compare(self, engine: Engine) -> None:
+    def explain(self, engine: EngineProtocol, prompt: str, salt: str) -> None:
+        """Name the causes, and score the human text after the prompt.
+
+        Raises:
+            RequestError, PlaygroundError: as Engine.generate and Engine.score.
+        """
+        if not self.differences:
+            self.compare(engine)
+        if self.human_text.strip():
+            trace = engine.score(f"{prompt}{self.human_text}", cache_salt=salt)
+            self.human = trace.steps()[max(0, len(engine.encode(prompt)) - 1) :]
+
+    def compare(self, engine: EngineProtocol) -> None:
         """Name what made each lane leave lane A.
 
         Raises:
@@ -78,9 +91,7 @@ def requests(prompt: str, settings: Mapping[str, Any], lanes: Any, salt: str) ->
     if not isinstance(lanes, list) or not MIN_LANES <= len(lanes) <= MAX_LANES:
         given = len(lanes) if isinstance(lanes, list) else lanes
         raise RequestError(f"a comparison takes {MIN_LANES} to {MAX_LANES} lanes, got {given!r}")
-    base = knobs.request(prompt, settings, salt)
-    if base.seed is None:
-        base = replace(base, seed=secrets.randbelow(2**31))
+    base = knobs.seeded(knobs.request(prompt, settings, salt))
     return [_request(base, name, lane) for name, lane in zip(NAMES, lanes, strict=False)]
 
 
@@ -139,9 +150,3 @@ def slim(step: TokenDecoded) -> TokenDecoded:
         luck=rows(table.luck),
     )
     return replace(step, candidates=kept)
-
-
-def first_unequal(lane: Sequence[TokenDecoded], first: Sequence[TokenDecoded]) -> int | None:
-    """Index of the first token that differs from lane A's so far; None while they agree."""
-    pairs = zip(lane, first, strict=False)
-    return next((i for i, (one, two) in enumerate(pairs) if one.token_id != two.token_id), None)

@@ -6,9 +6,17 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from backend.decoding.selection import best, expected_similarity, majority
 from backend.events import Event, FinishReason, SampleFinished, SampleSelected, TokenDecoded
 
 RULES = ("sum", "mean", "vote", "mbr")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The rule by which the reader wants one sample selected, one of RULES."""
+
+    rule: str = "vote"
 
 
 @dataclass
@@ -67,15 +75,8 @@ def scores(found: Recorded, rule: str) -> list[float] | None:
     if found.selected is None:
         return None
     if rule == "vote":
-        count = votes(found)
-        return [
-            count[sample.answer] / len(found.samples) if sample.answer is not None else 0.0
-            for sample in found.samples
-        ]
-    if not found.matrix:
-        return None
-    others = max(len(found.matrix) - 1, 1)
-    return [(sum(row) - row[index]) / others for index, row in enumerate(found.matrix)]
+        return list(majority([sample.answer for sample in found.samples]))
+    return list(expected_similarity(found.matrix)) if found.matrix else None
 
 
 def votes(found: Recorded) -> Counter[str]:
@@ -88,4 +89,4 @@ def winner(found: Recorded, rule: str) -> int | None:
     by_rule = scores(found, rule)
     if by_rule is None or any(sample.reason is None for sample in found.samples):
         return None
-    return max(range(len(by_rule)), key=lambda index: (by_rule[index], -index))
+    return best(by_rule)

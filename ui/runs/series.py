@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 
-from backend import Engine, Event, EventStream, Request
+from backend import Event, Request
 from backend.errors import PlaygroundError
+from backend.protocol import EngineProtocol, RunStream
 
 
 class Series:
@@ -16,7 +17,7 @@ class Series:
         error: why a later request could not be started; None while all is well.
     """
 
-    def __init__(self, engine: Engine, requests: Sequence[Request]):
+    def __init__(self, engine: EngineProtocol, requests: Sequence[Request]):
         """Starts the first request.
 
         Raises:
@@ -26,7 +27,7 @@ class Series:
         self._later = list(requests[1:])
         self._lock = threading.Lock()
         self._closed = False
-        self._stream: EventStream | None = engine.stream(requests[0])
+        self._stream: RunStream | None = engine.stream(requests[0])
         self.error: PlaygroundError | None = None
 
     def __iter__(self) -> Iterator[Event]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from backend.comparison import first_unequal
 from backend.errors import RequestError
 from backend.events import DraftVerified, Event, Finished, Started, TokenDecoded
 from backend.experiments import Proof, expected_tokens
@@ -141,8 +142,8 @@ class Measured:
     timing: Timing | None = None
 
     @property
-    def token_ids(self) -> list[int]:
-        return [event.token_id for event in self.events if isinstance(event, TokenDecoded)]
+    def tokens(self) -> list[TokenDecoded]:
+        return [event for event in self.events if isinstance(event, TokenDecoded)]
 
 
 @dataclass
@@ -192,14 +193,9 @@ class Speculation:
     @property
     def first_difference(self) -> int | None:
         """Where the first finished plain text leaves the speculative one; None while equal or unknown."""
-        own = self.runs[0].token_ids if self.runs else []
         for run in self.runs:
             if run.kind == "plain" and _ended(run):
-                other = run.token_ids
-                shared = next((i for i, (a, b) in enumerate(zip(own, other, strict=False)) if a != b), None)
-                if shared is not None:
-                    return shared
-                return None if len(own) == len(other) else min(len(own), len(other))
+                return first_unequal(self.runs[0].tokens, run.tokens)
         return None
 
     @property

@@ -26,6 +26,8 @@ MEASURES: dict[str, tuple[str, int]] = {
     "acted": ("steps the knob acted on", 2),
     "num_tokens": ("length", 0),
 }
+MAX_TOKENS = 512  # new ones, of each run
+WHOLE = ("top_k", "no_repeat_ngram_size")  # knobs that take whole numbers
 COLUMNS = ("seed", *MEASURES, "reason", "text")
 
 
@@ -55,6 +57,14 @@ class Table:
             self.errors.append(outcome.error)
         else:
             self.rows.append(row(self.axes, self.requests[outcome.index], outcome))
+
+
+@dataclass
+class SweepState:
+    """What the tab holds besides its View: the runs, and the measure that a heat map shows."""
+
+    table: Table = field(default_factory=Table)
+    measure: str = "perplexity"
 
 
 def row(axes: Sequence[Axis], request: Request, outcome: Outcome) -> Row:

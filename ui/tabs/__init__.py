@@ -1,1 +1,1 @@
-"""One file per tab: widgets first, then their wiring."""
+"""The tabs of the page: one file each, and what they share."""

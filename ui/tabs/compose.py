@@ -1,22 +1,18 @@
-"""The row on top of a tab: the prompt, and the buttons that run and stop it."""
+"""The row on top of a tab: the prompt, the buttons that run and stop it, and why it cannot be run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gradio as gr
-
-from ui.session import Session, View
-from ui.tabs.fields import Fields
-from ui.tabs.player import halt
-from ui.tabs.viewer import QUIET, Updates
 
 
 class Compose:
     """The row's widgets, named in the page after the tab: pg-<name>-prompt, pg-<name>-run, pg-<name>-stop.
 
-    `more` are the titles of further buttons, kept in that order.
+    `more` are the titles of further buttons, kept in that order. `lack` stays empty where the engine can do
+    what the tab needs.
     """
 
     def __init__(
@@ -52,34 +48,17 @@ class Compose:
                     gr.Button(title, elem_id=f"pg-{name}-{title.lower()}", elem_classes="pg-more")
                     for title in more
                 ]
+        self.lack = gr.HTML("", visible=False, elem_id=f"pg-{name}-lack", elem_classes="pg-notice")
 
     @property
     def buttons(self) -> list[gr.Button]:
         return [self.run, self.stop, *self.more]
 
-    def wire(
-        self,
-        session: gr.State,
-        settings: gr.HTML,
-        start: Callable[..., Iterator[Updates]],
-        outputs: list[Any],
-        pick: Callable[[Session], View],
-        fields: Fields | None = None,
-    ) -> None:
-        """Run and Enter `start` with the session, the knobs, the prompt and the fields; Stop ends.
-
-        `pick` finds the View whose run Stop ends.
-        """
-        inputs = [session, settings, self.prompt, *([fields.html] if fields else [])]
-        for event in (self.run.click, self.prompt.submit):
-            # A second Run starts over; the click must not get lost.
-            event(start, inputs=inputs, outputs=outputs, trigger_mode="multiple", **QUIET)
-        self.wire_stop(session, pick)
-
-    def wire_stop(self, session: gr.State, pick: Callable[[Session], View]) -> None:
-        """Stop ends the run of the View that `pick` finds in the session."""
-        self.stop.click(lambda session: halt(pick(session)), inputs=[session], queue=False, **QUIET)
-
     def running(self, running: bool) -> dict[Any, Any]:
         """The update that lets Stop be clicked, or not."""
         return {self.stop: gr.Button(interactive=running)}
+
+    def refuse(self, reason: str) -> dict[Any, Any]:
+        """The update that shows the reason and lets nothing but Stop be clicked."""
+        greyed = [self.run, *self.more]
+        return {self.lack: gr.HTML(reason, visible=True)} | {b: gr.Button(interactive=False) for b in greyed}

@@ -7,11 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from backend.errors import RequestError
+from backend.protocol import Capabilities
 from ui import components
 
 
 class Fields:
-    """A row of inputs and what they start with.
+    """A row of inputs, what they start with, and what each may hold.
+
+    An input is a mapping: name, title, kind (number, select, check, text or area), hint; of a number min, max
+    and step, of a select its options as [value, title]; `unless` {other: value} hides it while another holds
+    that value, `needs` names a capability of the engine without which it is greyed.
 
     Attributes:
         html: the component; its value holds the "values" by name and a "number" that the server counts up
@@ -19,11 +24,18 @@ class Fields:
     """
 
     def __init__(
-        self, tab: str, spec: Any, start: Mapping[str, Any], note: str = "", component: str = "fields"
+        self,
+        tab: str,
+        inputs: list[dict[str, Any]],
+        start: Mapping[str, Any],
+        note: str = "",
+        component: str = "fields",
+        spec: Any = None,
     ):
-        """`spec` describes the inputs to the component, `note` stands under them."""
-        self.start, self.note = dict(start), note
-        self.html = components.build(component, self.value(1), f"pg-{tab}-fields", spec=spec)
+        """`note` stands under the inputs; a `component` other than "fields" has a `spec` of its own."""
+        self.inputs, self.start, self.note = inputs, dict(start), note
+        drawn_by = inputs if spec is None else spec
+        self.html = components.build(component, self.value(1), f"pg-{tab}-fields", spec=drawn_by)
 
     def value(self, number: int, values: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The component's value with `values` set and the rest at its start."""
@@ -35,9 +47,19 @@ class Fields:
         known = values if isinstance(values, dict) else {}
         return {name: known.get(name, default) for name, default in self.start.items()}
 
+    def checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """As `check`, over the fields of this row."""
+        return check(self.inputs, values)
+
     def changed(self, sent: Any) -> dict[str, Any]:
         """The values that differ from the start, for a link."""
         return {name: value for name, value in self.read(sent).items() if value != self.start[name]}
+
+    def lacking(self, capabilities: Capabilities) -> dict[str, str]:
+        """Why some of the fields cannot be served, by name."""
+        needed = {field["name"]: [field["needs"]] for field in self.inputs if "needs" in field}
+        reasons = {name: capabilities.lacking(needs) for name, needs in needed.items()}
+        return {name: reason for name, reason in reasons.items() if reason}
 
     def from_link(self, text: str) -> dict[str, Any]:
         """The values that a link holds.
@@ -56,6 +78,57 @@ class Fields:
             if not _alike(value, self.start[name]):
                 raise RequestError(f"{name} in the link cannot be {json.dumps(value)[:80]}")
         return known
+
+
+def check(inputs: list[dict[str, Any]], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, each held against the limits of its field; hidden fields are not looked at.
+
+    Raises:
+        RequestError: a value is of another kind or out of range; the message names the field by its title.
+    """
+    found = dict(values)
+    for field in inputs:
+        if any(values.get(name) == value for name, value in field.get("unless", {}).items()):
+            continue
+        value, wanted = values[field["name"]], ""
+        match field["kind"]:
+            case "number":
+                low, high = field["min"], field["max"]
+                is_number = isinstance(value, int | float) and not isinstance(value, bool)
+                is_whole = isinstance(field["step"], int)
+                if not is_number or not low <= value <= high or (is_whole and value != int(value)):
+                    wanted = f"a {'whole ' * is_whole}number from {low:,} to {high:,}"
+                elif is_whole:
+                    found[field["name"]] = int(value)
+            case "select":
+                options = [option[0] for option in field["options"]]
+                wanted = "" if value in options else f"one of {', '.join(filter(None, options))}"
+            case "check":
+                wanted = "" if isinstance(value, bool) else "true or false"
+            case _:
+                wanted = "" if isinstance(value, str) else "text"
+        if wanted:
+            raise RequestError(f"{field['title']} must be {wanted}, got {value!r:.40}")
+    return found
+
+
+def number(
+    name: str, title: str, low: float, high: float, hint: str, step: float = 1, **more: Any
+) -> dict[str, Any]:
+    """An input for a number; only whole ones where the step is whole."""
+    limits = {"min": low, "max": high, "step": step}
+    return {"name": name, "title": title, "kind": "number", **limits, "hint": hint, **more}
+
+
+def select(name: str, title: str, options: Mapping[str, str], hint: str, **more: Any) -> dict[str, Any]:
+    """An input that offers the options, values to titles."""
+    choices = list(map(list, options.items()))
+    return {"name": name, "title": title, "kind": "select", "options": choices, "hint": hint, **more}
+
+
+def tick(name: str, title: str, hint: str, **more: Any) -> dict[str, Any]:
+    """A box to tick."""
+    return {"name": name, "title": title, "kind": "check", "hint": hint, **more}
 
 
 def _alike(value: Any, start: Any) -> bool:

@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 
 import gradio as gr
 
-from backend import Engine, EventStream, Request, SamplingParams, Trace
+from backend import Request, SamplingParams, Trace
 from backend.errors import RequestError
 from backend.events import TokenDecoded
+from backend.protocol import EngineProtocol, RunStream
 from ui import knobs
-from ui.loading import Loader
 from ui.payloads import run as payloads
-from ui.session import Session, View, forced_step, step_request
+from ui.session import Session, View, forced_step, step_request, take_settings
 from ui.tabs.compose import Compose
-from ui.tabs.fields import Fields
-from ui.tabs.player import halt, play
-from ui.tabs.viewer import QUIET, Updates, Viewer, is_stale, take_settings, whole
+from ui.tabs.player import halt
+from ui.tabs.tab import Page, Tab, Updates, got
+from ui.tabs.viewer import Viewer
 
 CURVE_PERIOD = 0.4  # seconds between redraws of the curve and the step while a run goes on
 STEP_PERIOD = 0.25
@@ -33,50 +33,41 @@ class Plan(NamedTuple):
     drawn_with: Sequence[SamplingParams] = ()
 
 
-class Inspect:
+class Inspect(Tab):
     """The tab's widgets and their wiring."""
 
     name, title = "inspect", "Inspect"
-    fields: Fields | None = None
+    period = 0.0
 
-    def __init__(self, loader: Loader, start: View, prompt: str):
-        self.loader = loader
-        self.compose = Compose("inspect", prompt, more=["Step"])
-        self.prompt = self.compose.prompt
-        self.viewer = Viewer("inspect", loader, lambda session: session.inspect, start)
+    def __init__(self, page: Page):
+        super().__init__(page)
+        self.compose = Compose("inspect", page.first.inspect.prompt or "Once upon a time", more=["Step"])
+        self.viewer = Viewer(self)
+        self.turning = [self.viewer.strip, self.viewer.step]
 
-    def wire(self, session: gr.State, settings: gr.HTML) -> None:
-        outputs = [*self.viewer.outputs, settings, *self.compose.buttons]
-        inputs = [session, settings, self.prompt]
-        self.viewer.wire(session)
-        for event in (self.compose.run.click, self.prompt.submit):
-            # A second Run starts over; a second Step waits for the first. Neither click may get lost.
-            event(self.start, inputs=inputs, outputs=outputs, trigger_mode="multiple", **QUIET)
-        self.compose.more[0].click(
-            self._step, inputs=inputs, outputs=outputs, trigger_mode="always_last", **QUIET
-        )
-        self.compose.wire_stop(session, lambda session: session.inspect)
-        self.viewer.step.branch(self._branch, inputs=[session, settings], outputs=outputs, **QUIET)
-        self.settings, self.outputs = settings, outputs
+    @property
+    def outputs(self) -> list[Any]:
+        return [*self.cards, self.page.knobs, *self.compose.buttons]
 
-    def wire_branches_of(self, score: Viewer, tabs: gr.Tabs, session: gr.State) -> None:
-        """A candidate chosen in a scored text starts a run here."""
-        self.tabs = tabs
-        score.step.branch(
-            self._branch_from_score,
-            inputs=[session, self.settings],
-            outputs=[*self.outputs, tabs, self.prompt],
-            **QUIET,
-        )
+    def wire(self) -> None:
+        super().wire()
+        self.viewer.wire()
+        # A second Step waits for the first.
+        step = self.compose.more[0]
+        self.on(step.click, self._step, *self.asked, outputs=self.outputs, mode="always_last")
+        self.on(self.viewer.step.branch, self._branch, self.page.knobs, outputs=self.outputs, mode=None)
+        # A candidate chosen in a scored text starts a run here.
+        score = self.page.panels["score"]
+        (scored,) = score.turning
+        outputs = [*self.outputs, self.page.tabs, self.prompt]
+        self.on(scored.branch, self._branch_from_score, self.page.knobs, outputs=outputs, mode=None)
 
     def start(self, session: Session, turned: Any, prompt: str, sent: Any = None) -> Iterator[Updates]:
         """Run the prompt."""
         take_settings(session, turned)
-
-        def plan(_: Engine) -> Plan:
-            return Plan(knobs.request(prompt, session.settings, session.salt))
-
-        yield from self.play(session, plan, prompt)
+        yield from self.follow(
+            session, lambda _: Plan(knobs.request(prompt, session.settings, session.salt)), prompt
+        )
 
     def _step(self, session: Session, turned: Any, prompt: str) -> Iterator[Updates]:
         """One more token after the text shown, under the knobs as they are; with a new prompt its first."""
@@ -85,7 +76,7 @@ class Inspect:
         trace, steps, drawn_with = view.trace, list(view.steps), list(view.drawn_with)
         fresh = view.source == "recording" or view.prompt != prompt
 
-        def plan(engine: Engine) -> Plan:
+        def plan(engine: EngineProtocol) -> Plan:
             if fresh or trace is None:
                 return Plan(replace(knobs.request(prompt, session.settings, session.salt), max_new_tokens=1))
             if trace.finish_reason in ("eos", "stop", "context_full"):
@@ -97,7 +88,7 @@ class Inspect:
             request = step_request(trace, len(steps), params, session.salt)
             return Plan(replace(request, max_new_tokens=len(steps) + 1), steps, drawn_with)
 
-        yield from self.play(session, plan, prompt)
+        yield from self.follow(session, plan, prompt)
 
     def _branch(self, session: Session, turned: Any, event: gr.EventData) -> Iterator[Updates]:
         yield from self._branch_of(session, session.inspect, turned, event)
@@ -105,19 +96,16 @@ class Inspect:
     def _branch_from_score(self, session: Session, turned: Any, event: gr.EventData) -> Iterator[Updates]:
         """The run goes on in Inspect, so that the scored text stays."""
         session.tab = "inspect"
-        first = True
-        for updates in self._branch_of(session, session.score, turned, event):
-            if first:
-                updates |= {self.tabs: gr.Tabs(selected="inspect"), self.prompt: session.score.prompt}
-                first = False
-            yield updates
+        scored = session.views["score"]
+        shown: Updates = {self.page.tabs: gr.Tabs(selected="inspect"), self.prompt: scored.prompt}
+        yield from _shown_first(self._branch_of(session, scored, turned, event), shown)
 
     def _branch_of(
         self, session: Session, parent: View, turned: Any, event: gr.EventData
     ) -> Iterator[Updates]:
         take_settings(session, turned)
         trace, displayed = parent.trace, parent.displayed
-        index, token_id = whole(event, "index"), whole(event, "token_id")
+        index, token_id = got(event, "index", int), got(event, "token_id", int)
         if (
             trace is None
             or displayed is None
@@ -129,7 +117,7 @@ class Inspect:
             return
         kept, drawn_with = parent.steps[:index], parent.drawn_with[:index]
 
-        def plan(engine: Engine) -> Plan:
+        def plan(engine: EngineProtocol) -> Plan:
             _check_model(trace, engine)
             asked = knobs.request("-", session.settings, session.salt)
             request = trace.branch(
@@ -141,108 +129,93 @@ class Inspect:
                 [*drawn_with, asked.sampling],
             )
 
-        yield from self.play(session, plan, parent.prompt, pin=index)
+        yield from self.follow(session, plan, parent.prompt, pin=index)
 
-    def play(
-        self, session: Session, plan: Callable[[Engine], Plan], prompt: str, pin: int | None = None
+    def follow(
+        self, session: Session, plan: Callable[[EngineProtocol], Plan], prompt: str, pin: int | None = None
     ) -> Iterator[Updates]:
         """Run what `plan` asks for in the Inspect view, yielding what to redraw; closing this ends the run.
 
         A refused request leaves the text shown as it is and says why above it.
         """
-        view = session.inspect
-        before, curve_due, step_due = view.number, 0.0, 0.0
+        view, cards = session.inspect, self.viewer
+        before, num_events, curve_due, step_due = view.number, len(view.events), 0.0, 0.0
 
-        def start(engine: Engine) -> list[EventStream]:
+        def begin(engine: EngineProtocol) -> list[RunStream]:
             planned = plan(engine)
             stream = engine.stream(planned.request)
             view.begin(planned.request, "run", planned.kept, planned.drawn_with)
             view.prompt, view.pinned = prompt, pin
             return [stream]
 
-        for batch in play(view, self.loader, start):
-            for _, event in batch or ():
-                view.add(event)
-            now = time.monotonic()
-            updates = {**self._strip(session), **self.compose.running(True)}
+        def draw() -> Updates:
+            nonlocal before, num_events, curve_due, step_due
+            if not view.running:
+                return self.draw(session) | {self.page.knobs: {"activity": payloads.activity(view)}}
             if view.number != before:
                 before = view.number
-                updates |= {**self.viewer.draw(session), self.settings: {"activity": {}}}
-            if batch and now >= curve_due:
-                updates[self.viewer.curve] = self.viewer.draw_curve(session)
-                curve_due = now + CURVE_PERIOD
-            if batch and now >= step_due and view.pinned is None and view.shown is None:
-                updates[self.viewer.step] = self.viewer.draw_step(session)
-                step_due = now + STEP_PERIOD
-            yield updates
-        if not view.running:  # otherwise another run has taken over, and draws
-            yield {
-                **self.viewer.draw(session),
-                **self.compose.running(False),
-                self.settings: {"activity": payloads.activity(view)},
-            }
+                return self.draw(session) | {self.page.knobs: {"activity": {}}}
+            now, wanted = time.monotonic(), [cards.strip]
+            if len(view.events) != num_events:
+                num_events = len(view.events)
+                if now >= curve_due:
+                    wanted.append(cards.curve)
+                    curve_due = now + CURVE_PERIOD
+                if now >= step_due and view.pinned is None and view.shown is None:
+                    wanted.append(cards.step)
+                    step_due = now + STEP_PERIOD
+            return self.draw(session, *wanted)
 
-    def _strip(self, session: Session) -> Updates:
-        view = session.inspect
-        return {self.viewer.strip: payloads.strip(view, is_stale(view, session.settings))}
+        yield from self.play(session, begin, draw=lambda _: draw())
 
     @property
     def opened(self) -> list[Any]:
         """What `open` updates."""
-        return [*self.viewer.outputs, self.tabs, self.prompt, self.settings]
+        return [*self.cards, self.page.tabs, self.prompt, self.page.knobs]
 
-    def open(self, session: Session, trace: Trace, index: int | None = None) -> Updates:
-        """Show a run made in another tab, at one of its tokens, with the knobs it was drawn with."""
+    def open(
+        self, session: Session, trace: Trace, index: int | None = None, imported: bool = False
+    ) -> Updates:
+        """Show a run made elsewhere, at one of its tokens, with the knobs it was drawn with."""
         view = session.inspect
         halt(view)
-        view.show(trace, "run")
+        view.show(trace, "import" if imported else "run")
         view.pinned = index
         session.tab = "inspect"
-        asked = trace.request
-        session.settings |= knobs.settings_of(asked.sampling) | {
-            "seed": trace.started.seed,
-            "max_new_tokens": asked.max_new_tokens,
-            "chat": asked.chat,
-        }
-        session.settings_number += 1
-        sent = {"number": session.settings_number, "settings": session.settings}
+        settings = knobs.settings_of(trace.request.sampling)
+        if not imported:
+            settings |= _settings_of(trace.request) | {"seed": trace.started.seed}
         return {
-            **self.viewer.draw(session),
-            self.tabs: gr.Tabs(selected="inspect"),
+            **self.draw(session),
+            self.page.tabs: gr.Tabs(selected="inspect"),
             self.prompt: view.prompt,
-            self.settings: {**sent, "activity": payloads.activity(view)},
+            self.page.knobs: session.put_settings(settings, payloads.activity(view)),
         }
 
     def run_again(self, session: Session, request: Request) -> Iterator[Updates]:
         """Make a run of another tab here, with its knobs; the seed makes it the same text."""
         session.tab = "inspect"
-        session.settings |= knobs.settings_of(request.sampling) | {
-            "seed": request.seed,
-            "max_new_tokens": request.max_new_tokens,
-            "chat": request.chat,
-            "stop": list(request.stop),
-        }
-        session.settings_number += 1
+        settings = knobs.settings_of(request.sampling) | _settings_of(request) | {"stop": list(request.stop)}
         prompt = request.prompt if isinstance(request.prompt, str) else ""
         shown: Updates = {
-            self.tabs: gr.Tabs(selected="inspect"),
+            self.page.tabs: gr.Tabs(selected="inspect"),
             self.prompt: prompt,
-            self.settings: {"number": session.settings_number, "settings": session.settings, "activity": {}},
+            self.page.knobs: session.put_settings(settings),
         }
-        for number, updates in enumerate(self.play(session, lambda _: Plan(request), prompt)):
-            # More than once: an update that another follows at once may never reach the page.
-            yield {**updates, **(shown if number < 3 else {})}
-
-    def draw(self, session: Session) -> Updates:
-        return self.viewer.draw(session)
-
-    def turn(self, session: Session, turned: Any) -> Updates:
-        """A knob was moved: the strip says so, the selected step is evaluated again."""
-        take_settings(session, turned)
-        return {**self._strip(session), self.viewer.step: self.viewer.draw_step(session)}
+        yield from _shown_first(self.follow(session, lambda _: Plan(request), prompt), shown)
 
 
-def _check_model(trace: Trace, engine: Engine) -> None:
+def _shown_first(playing: Iterator[Updates], shown: Updates) -> Iterator[Updates]:
+    """`shown` goes with the first updates, not only one: the page may drop one that another follows."""
+    for number, updates in enumerate(playing):
+        yield {**updates, **(shown if number < 3 else {})}
+
+
+def _settings_of(request: Request) -> dict[str, Any]:
+    return {"seed": request.seed, "max_new_tokens": request.max_new_tokens, "chat": request.chat}
+
+
+def _check_model(trace: Trace, engine: EngineProtocol) -> None:
     """Token ids of one model mean nothing to another."""
     if trace.started.model != engine.model_name:
         raise RequestError(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
 from ui import components, knobs
 from ui.presets.lessons import Lesson
 from ui.session import Session
-from ui.tabs.fields import Fields
-from ui.tabs.viewer import QUIET, Updates
+
+if TYPE_CHECKING:
+    from ui.tabs.tab import Tab
 
 
 class LessonBar:
@@ -25,11 +26,16 @@ class LessonBar:
         ]
         self.bar = components.build("lessons", {"chosen": None}, f"pg-{tab}-lessons", spec=spec)
 
-    def wire(self, session: gr.State, turned: gr.HTML, prompt: gr.Textbox, fields: Fields) -> None:
-        self.turned, self.prompt, self.fields = turned, prompt, fields
-        self.bar.choose(self._choose, inputs=[session], outputs=self.outputs, **QUIET)
+    @property
+    def first(self) -> Lesson | None:
+        return next(iter(self.lessons.values()), None)
 
-    def _choose(self, session: Session, event: gr.EventData) -> Updates:
+    def wire(self, tab: Tab) -> None:
+        assert tab.fields is not None, f"the tab {tab.name} has lessons and no fields"
+        self.prompt, self.fields, self.turned = tab.prompt, tab.fields, tab.page.knobs
+        tab.on(self.bar.choose, self._choose, outputs=self.outputs, mode=None)
+
+    def _choose(self, session: Session, event: gr.EventData) -> dict[Any, Any]:
         name = event._data.get("lesson") if isinstance(event._data, dict) else None
         return self.put(session, str(name)) if str(name) in self.lessons else {self.bar: gr.skip()}
 
@@ -38,17 +44,15 @@ class LessonBar:
         """What `put` updates."""
         return [self.bar, self.prompt, self.fields.html, self.turned]
 
-    def put(self, session: Session, name: str) -> Updates:
+    def put(self, session: Session, name: str) -> dict[Any, Any]:
         """Put a lesson's settings in place."""
         lesson = self.lessons[name]
-        session.settings = settings(lesson)
-        session.settings_number += 1
-        number = session.settings_number  # one that the components have not accepted yet
+        turned = session.put_settings(settings(lesson))
         return {
             self.bar: {"chosen": lesson.name},
             self.prompt: lesson.prompt,
-            self.fields.html: self.fields.value(number, values(lesson, self.fields.start)),
-            self.turned: {"number": number, "settings": session.settings, "activity": {}},
+            self.fields.html: self.fields.value(turned["number"], values(lesson, self.fields.start)),
+            self.turned: turned,
         }
 
 

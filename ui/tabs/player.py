@@ -10,8 +10,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import Protocol, TypeVar
 
-from backend import Engine, EventStream
+from backend import Request
 from backend.errors import PlaygroundError
+from backend.protocol import EngineProtocol, RunStream
 from ui.loading import Loader
 from ui.session import Turn, View
 
@@ -33,7 +34,7 @@ class Playable(Protocol[T_co]):
 
 
 def play(
-    view: View, loader: Loader, start: Callable[[Engine], Sequence[Playable[T]]]
+    view: View, loader: Loader, start: Callable[[EngineProtocol], Sequence[Playable[T]]]
 ) -> Iterator[list[tuple[int, T]] | None]:
     """Run what `start` begins; a second run in the same view ends the first.
 
@@ -74,8 +75,25 @@ def play(
 def _cancel(streams: Sequence[object]) -> None:
     """Ask all to end before each is waited for: otherwise every one would take a step of the model."""
     for stream in streams:
-        if isinstance(stream, EventStream):
+        if isinstance(stream, RunStream):
             stream.cancel()
+
+
+def start_all(engine: EngineProtocol, requests: Sequence[Request]) -> list[RunStream]:
+    """A stream for each request.
+
+    Raises:
+        PlaygroundError: one of them was refused; those before it are ended again.
+    """
+    streams: list[RunStream] = []
+    try:
+        for request in requests:
+            streams.append(engine.stream(request))
+    except PlaygroundError:
+        for stream in streams:
+            stream.close()
+        raise
+    return streams
 
 
 def _take_over(view: View) -> Turn:

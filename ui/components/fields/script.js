@@ -86,8 +86,16 @@ function draw() {
     for (const [name, set] of Object.entries(inputs)) set(values[name]);
     hide();
   }
-  note.textContent = value.note || "";
-  note.hidden = !value.note;
+  // What the engine cannot serve is greyed; the reason stands on the field and under the row.
+  const lacking = Object.entries(value.lacking || {});
+  for (const [name, reason] of lacking) {
+    const label = root.querySelector(`[data-name="${name}"]`);
+    label.title = reason;
+    label.classList.add("pg-field-lacking");
+    label.querySelector("input, select, textarea").disabled = true;
+  }
+  note.textContent = [value.note, ...lacking.map(([, reason]) => reason)].filter(Boolean).join(" ");
+  note.hidden = !note.textContent;
   if (value.values !== values) props.value = { ...value, values };
 }
 watch("value", draw);
