@@ -12,7 +12,6 @@ from backend.events import Finished, TokenDecoded
 from backend.metrics import TextMetrics, describe
 from ui.payloads.run import ENDINGS, bits, number, percent
 from ui.runs.lanes import KNOBS, NAMES, Lane, Lanes, first_unequal
-from ui.session import is_special
 from ui.titles import title
 
 COLUMNS: list[tuple[str, str]] = [
@@ -71,8 +70,7 @@ def _agreement(place: int, compared: Lanes) -> list[dict[str, str]]:
 
 
 def _token(step: TokenDecoded) -> list[Any]:
-    special = not step.text and is_special(step.label)
-    return [step.label, number(math.exp(step.model_logprob), 4), step.rank, special]
+    return [step.label, number(math.exp(step.model_logprob), 4), step.rank, step.special]
 
 
 def summary(request: Request) -> str:
