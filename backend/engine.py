@@ -36,7 +36,7 @@ from backend.sampling.pipeline import Pipeline
 from backend.scheduler import Pool, Run, Scheduler
 from backend.sequence import Sequence
 from backend.stream import EventStream
-from backend.text import Vocabulary
+from backend.text import OutputText, Vocabulary
 from backend.trace import Trace
 
 POOL_BYTES = {"cpu": 1 << 30, "cuda": 4 << 30}
@@ -152,6 +152,10 @@ class Engine:
     def label(self, token_id: int) -> str:
         """How a token reads on its own; see text.Vocabulary.label."""
         return self._vocabulary.label(token_id)
+
+    def added_text(self, output_ids: Iterable[int], token_id: int) -> str:
+        """What a token adds to the text of an output; empty for a special token or half a character."""
+        return OutputText(self._vocabulary, (), output_ids).push(token_id).text
 
     def stream(self, request: Request, parent: EventStream | None = None) -> EventStream:
         """Start a run and return its live events.
@@ -392,7 +396,13 @@ class Engine:
             prompt_ids=known_ids,
             root=Sequence(list(known_ids), len(prompt_ids), request.cache_salt),
             seed=seed,
-            pipeline=Pipeline(sampling, self._vocabulary.label, request.num_candidates, constraint),
+            pipeline=Pipeline(
+                sampling,
+                self._vocabulary.label,
+                request.num_candidates,
+                constraint,
+                self._vocabulary.is_special,
+            ),
             vocabulary=self._vocabulary,
             blocks=self.block_manager,
             eos_ids=self._eos_ids,
@@ -409,8 +419,20 @@ class Engine:
 
         run = Run(decode(context), emit, len(prompt_ids), request.use_cache)
         run.parent = parent.run if parent is not None and request.use_cache else None
-        labels = tuple(self._vocabulary.label(token_id) for token_id in prompt_ids)
-        run.report(Started(self.model_name, seed, tuple(prompt_ids), labels, context.pipeline.settings))
+        run.report(
+            Started(
+                model=self.model_name,
+                seed=seed,
+                prompt_token_ids=tuple(prompt_ids),
+                prompt_labels=tuple(map(self._vocabulary.label, prompt_ids)),
+                stages=context.pipeline.settings,
+                prompt_special=tuple(
+                    place
+                    for place, token_id in enumerate(prompt_ids)
+                    if self._vocabulary.is_special(token_id)
+                ),
+            )
+        )
         self._loop.add(run)
         return EventStream(request, self._loop, run, events, ended)
 

@@ -24,7 +24,10 @@ class StageSetting:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The request was accepted. `seed` is the one used, also where none was given."""
+    """The request was accepted. `seed` is the one used, also where none was given.
+
+    `prompt_special`: places in the prompt of tokens that mark structure (a chat turn).
+    """
 
     model: str
     seed: int
@@ -32,6 +35,7 @@ class Started:
     prompt_labels: tuple[str, ...]
     stages: tuple[StageSetting, ...]
     time: float = 0.0
+    prompt_special: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,8 @@ class Candidates:
             top_p, typical_p: mass already reached beyond p; min_p: probability missing); None if
             kept or where the stage has no threshold; [C].
         luck: Gumbel noise of the token at this position; [C]. Drawn is argmax(log p + luck).
+        ranks: place among all tokens of the model, 1 for the best; [C], empty where not recorded.
+        special: whether the token marks structure (an end of text, a chat turn); [C] or empty, as ranks.
     """
 
     token_ids: tuple[int, ...]
@@ -102,6 +108,8 @@ class Candidates:
     cut_by: tuple[int, ...]
     margins: tuple[float | None, ...]
     luck: tuple[float, ...]
+    ranks: tuple[int, ...] = ()
+    special: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +141,13 @@ class TokenDecoded:
         label: how the token reads on its own; bytes that are no whole character as <0xF0 0x9F>.
         text: what it added to the text (empty while a character is incomplete or for special tokens).
         model_logprob: before any stage. logprob: after all stages (what it was drawn with).
-        rank: 1 for the most likely token of the model.
+        rank: 1 for the most likely token of the model; 0 where not recorded.
         entropy: of the model's distribution.
         luck: Gumbel noise of the chosen token; 0 for greedy and forced tokens.
         uncut_winner: who would have been drawn if no stage had cut anything; None for forced tokens.
         forced: given (scored text, a branch), not drawn.
         grammar: None without one.
+        special: the token marks structure (an end of text, a chat turn) and adds no text.
     """
 
     sample: int
@@ -158,6 +167,7 @@ class TokenDecoded:
     forced: bool = False
     time: float = 0.0
     grammar: GrammarStep | None = None
+    special: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +181,7 @@ class BeamNode:
             stochastic beams cum_logprob plus its Gumbel noise.
         status: "kept" grows on as beam number `beam`, "finished" has ended and was offered to the pool,
             "pruned" was not good enough. `beam` is -1 unless kept.
+        special: as in TokenDecoded.
     """
 
     parent: int
@@ -181,6 +192,7 @@ class BeamNode:
     score: float
     status: Literal["kept", "finished", "pruned"]
     beam: int
+    special: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +215,7 @@ class DraftedToken:
             without a distribution.
         threshold: min(1, p / q). uniform: the number drawn; accepted if below the threshold. Both None for
             unused tokens and for the coupled check, which compares tokens.
+        special: as in TokenDecoded.
     """
 
     token_id: int
@@ -212,6 +225,7 @@ class DraftedToken:
     q: float
     threshold: float | None
     uniform: float | None
+    special: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +247,7 @@ class DraftVerified:
         number: of the round, from 0. index: place in the output of its first token.
         num_accepted: drafts taken over. next_is: the token after them is "recovered" from a rejection, or
             a "bonus" where every draft was accepted (also where there was none), or there is "none" since
-            an accepted token ended the text.
+            an accepted token ended the text. next_special: as in TokenDecoded.
         draft_seconds, verify_seconds: time until the drafts were there, and until the target had answered.
     """
 
@@ -248,6 +262,7 @@ class DraftVerified:
     draft_seconds: float
     verify_seconds: float
     time: float = 0.0
+    next_special: bool = False
 
 
 @dataclass(frozen=True, slots=True)

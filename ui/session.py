@@ -247,8 +247,8 @@ def step_request(trace: Trace, index: int, sampling: SamplingParams, salt: str) 
     )
 
 
-def forced_step(parent: TokenDecoded, token_id: int) -> TokenDecoded:
-    """The parent's step with `token_id` put in its place, carrying that candidate's own numbers.
+def forced_step(parent: TokenDecoded, token_id: int, text: str) -> TokenDecoded:
+    """The parent's step with `token_id`, which adds `text`, in its place, with that candidate's numbers.
 
     Raises:
         ValueError: the token is not among the recorded candidates.
@@ -257,21 +257,16 @@ def forced_step(parent: TokenDecoded, token_id: int) -> TokenDecoded:
     if table is None or token_id not in table.token_ids:
         raise ValueError(f"token {token_id} is not among the candidates of step {parent.index}")
     row = table.token_ids.index(token_id)
-    label = table.labels[row]
     return replace(
         parent,
         token_id=token_id,
-        label=label,
-        text="" if is_special(label) or label.startswith("<0x") else label,
+        label=table.labels[row],
+        text=text,
         model_logprob=table.model_logprobs[row],
         logprob=table.after[-1][row] if table.after else table.model_logprobs[row],
-        rank=1 + sum(value > table.model_logprobs[row] for value in table.model_logprobs),
+        rank=table.ranks[row] if table.ranks else 0,
+        special=bool(table.special) and table.special[row],
         luck=0.0,
         uncut_winner=None,
         forced=True,
     )
-
-
-def is_special(label: str) -> bool:
-    """Whether a label reads like a control token (<|im_end|>, </s>) and not like text."""
-    return (label.startswith("<|") and label.endswith("|>")) or label in ("<s>", "</s>", "<unk>", "<pad>")

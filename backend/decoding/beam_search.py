@@ -303,6 +303,7 @@ class _Group:
                     score=length_normalised(item.cum_logprob, length, self.params.length_penalty),
                     status="kept" if item in beam_of else "finished" if item in ended else "pruned",
                     beam=beam_of.get(item, -1),
+                    special=self.context.vocabulary.is_special(item.token_id),
                 )
                 for item in found
             ),

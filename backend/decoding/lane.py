@@ -118,6 +118,7 @@ class Lane:
             candidates=choice.candidates,
             forced=forced,
             grammar=choice.grammar,
+            special=self._context.vocabulary.is_special(choice.token_id),
         )
 
     def _release(self, released: Released, reason: FinishReason | None) -> Iterator[TokenDecoded]:

@@ -97,6 +97,7 @@ def _describe(
         residual=checked.residual,
         draft_seconds=draft_seconds,
         verify_seconds=verify_seconds,
+        next_special=choice is not None and context.vocabulary.is_special(choice.token_id),
     )
 
 
@@ -141,10 +142,13 @@ def _check(
         if context.end_after(reader, token.token_id, known + offset) is not None:
             next_is = "none"
             break
-    unused = (_unused(context, draft, offset) for offset in range(len(drafted), len(draft.token_ids)))
+    unused = (
+        _drafted(context, draft, offset, "unused") for offset in range(len(drafted), len(draft.token_ids))
+    )
     return _Round(choices, (*drafted, *unused), left, next_is)
 
 
+_Status = Literal["accepted", "rejected", "unused"]
 _Verdict = tuple[Choice, DraftedToken | None, Residual | None]
 
 
@@ -156,15 +160,7 @@ def _coupled(context: Context, history: History, draft: Draft, offset: int, row:
         return choice, None, None
     token_id = draft.token_ids[offset]
     p = float(context.pipeline.process(row, history)[token_id].exp())
-    token = DraftedToken(
-        token_id=token_id,
-        label=context.vocabulary.label(token_id),
-        status="accepted" if choice.token_id == token_id else "rejected",
-        p=p,
-        q=_draft_probability(draft, offset),
-        threshold=None,
-        uniform=None,
-    )
+    token = _drafted(context, draft, offset, "accepted" if choice.token_id == token_id else "rejected", p)
     return choice, token, None
 
 
@@ -178,15 +174,8 @@ def _rejection(context: Context, history: History, draft: Draft, offset: int, ro
     token_id = draft.token_ids[offset]
     uniform = noise.uniform(context.seed, 0, position, noise.ACCEPT)
     checked = rejection.check(target, guess, token_id, uniform)
-    token = DraftedToken(
-        token_id=token_id,
-        label=context.vocabulary.label(token_id),
-        status="accepted" if checked.accepted else "rejected",
-        p=checked.p,
-        q=checked.q,
-        threshold=checked.threshold,
-        uniform=checked.uniform,
-    )
+    verdict: _Status = "accepted" if checked.accepted else "rejected"
+    token = _drafted(context, draft, offset, verdict, checked.p, checked.threshold, uniform)
     if checked.accepted:
         return context.pipeline.force(row, history, token_id), token, None
     left = rejection.residual(target, guess, token_id)
@@ -196,23 +185,26 @@ def _rejection(context: Context, history: History, draft: Draft, offset: int, ro
     return context.pipeline.force(row, history, recovered), token, described
 
 
-def _unused(context: Context, draft: Draft, offset: int) -> DraftedToken:
+def _drafted(
+    context: Context,
+    draft: Draft,
+    offset: int,
+    status: _Status,
+    p: float | None = None,
+    threshold: float | None = None,
+    uniform: float | None = None,
+) -> DraftedToken:
     token_id = draft.token_ids[offset]
     return DraftedToken(
         token_id=token_id,
         label=context.vocabulary.label(token_id),
-        status="unused",
-        p=None,
-        q=_draft_probability(draft, offset),
-        threshold=None,
-        uniform=None,
+        status=status,
+        p=p,
+        q=1.0 if draft.probabilities is None else float(draft.probabilities[offset][token_id]),
+        threshold=threshold,
+        uniform=uniform,
+        special=context.vocabulary.is_special(token_id),
     )
-
-
-def _draft_probability(draft: Draft, offset: int) -> float:
-    if draft.probabilities is None:
-        return 1.0
-    return float(draft.probabilities[offset][draft.token_ids[offset]])
 
 
 def _describe_residual(

@@ -179,6 +179,7 @@ def _describe(
                 score=child.perturbed,
                 status=status,
                 beam=beam if status == "kept" else -1,
+                special=context.vocabulary.is_special(child.token_id),
             )
         )
         beam += status == "kept"

@@ -83,11 +83,13 @@ class Pipeline:
         label: Callable[[int], str],
         num_candidates: int = 30,
         grammar: Grammar | None = None,
+        is_special: Callable[[int], bool] = lambda token_id: False,
     ):
         self.stages = processors.build(params, grammar)
         self._grammar = grammar
         self._greedy = params.temperature == 0
         self._label = label
+        self._is_special = is_special
         self._num_candidates = num_candidates
 
     @property
@@ -123,6 +125,8 @@ class Pipeline:
             cut_by=(-1,) * len(ids),
             margins=(None,) * len(ids),
             luck=(0.0,) * len(ids),
+            ranks=tuple(range(1, len(ids) + 1)),
+            special=tuple(map(self._is_special, ids.tolist())),
         )
 
     def choose(self, logits: Tensor, history: History, place: Place) -> Choice:
@@ -243,6 +247,8 @@ class Pipeline:
             cut_by=tuple(cut_by),
             margins=self._margins(run, ids, cut_by),
             luck=tuple(luck[ids].tolist()),
+            ranks=tuple(ranking.ranks(logits, ids)),
+            special=tuple(map(self._is_special, token_ids)),
         )
 
     def _margins(self, run: _Run, ids: Tensor, cut_by: list[int]) -> tuple[float | None, ...]:

@@ -29,6 +29,23 @@ def rank(values: Tensor, token_id: int) -> int:
     return better + equal_before + 1
 
 
+def near(values: Tensor, token_ids: Tensor) -> Tensor:
+    """Ids of all tokens at least as good as the worst of `token_ids`, in order; [n]."""
+    ids = (values >= values[token_ids].min()).nonzero().squeeze(-1)
+    return ids[torch.sort(values[ids], descending=True, stable=True).indices]
+
+
+def ranks(values: Tensor, token_ids: Tensor) -> list[int]:
+    """Place of each token, 1 for the best. `token_ids` is [C], C >= 1, in order."""
+    before = near(values, token_ids)
+    if before.numel() == token_ids.numel():
+        return list(range(1, token_ids.numel() + 1))
+    places = torch.empty(values.numel(), dtype=torch.long, device=values.device)
+    places[before] = torch.arange(1, before.numel() + 1, device=values.device)
+    found: list[int] = places[token_ids].tolist()
+    return found
+
+
 def covering(values: Tensor, weights: Tensor, mass: float, slack: float) -> Tensor:
     """Ids of the shortest run of best tokens whose weights reach `mass` (at least one), in order; [n].
 

@@ -27,6 +27,9 @@ class Letters:
     def label(self, token_id: int) -> str:
         return chr(ord("a") + token_id)
 
+    def is_special(self, token_id: int) -> bool:
+        return False
+
     def token_bytes(self, token_id: int) -> bytes:
         return self.label(token_id).encode()
 

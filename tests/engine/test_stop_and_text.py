@@ -109,8 +109,29 @@ def test_the_end_of_text_is_a_row_without_text(engine: Engine) -> None:
     params = SamplingParams(temperature=0, logit_bias={models.EOS_ID: 100})
     trace = engine.generate(Request("x", sampling=params, max_new_tokens=5))
     assert (trace.finish_reason, trace.token_ids, trace.text) == ("eos", (models.EOS_ID,), "")
-    assert trace.steps()[0].label == models.EOS
+    row = trace.steps()[0]
+    assert (row.label, row.special, row.rank) == (
+        models.EOS,
+        True,
+        row.candidates.ranks[row.candidates.token_ids.index(models.EOS_ID)],
+    )
+    assert [
+        label for label, special in zip(row.candidates.labels, row.candidates.special, strict=True) if special
+    ] == [models.EOS]
     assert_ends_together(trace)
+
+
+def test_a_candidate_adds_its_text_half_a_character_and_a_special_token_none(engine: Engine) -> None:
+    """Whatever their names look like."""
+    first, second = engine.encode("é")
+    assert engine.added_text((), engine.encode("a")[0]) == "a"
+    assert (engine.added_text((), first), engine.added_text((first,), second)) == ("", "é")
+    assert engine.added_text((), models.EOS_ID) == ""
+
+
+def test_special_tokens_of_a_prompt_are_told(engine: Engine) -> None:
+    trace = engine.generate(Request((65, models.EOS_ID, 66), max_new_tokens=1, seed=0))
+    assert trace.started.prompt_special == (1,)
 
 
 def test_the_last_allowed_token_may_be_the_end_of_text(engine: Engine) -> None:

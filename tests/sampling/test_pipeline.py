@@ -544,6 +544,33 @@ def test_kept_candidates_are_chosen_by_the_final_distribution() -> None:
     assert set(table.cut_by[:30]) == {1}
 
 
+@pytest.mark.parametrize("params", [{}, {"top_k": 3}, {"top_k": 150}, {"logit_bias": {7: 9, 950: 30}}])
+@pytest.mark.parametrize("num_candidates", [1, 30])
+def test_each_candidate_tells_its_rank_among_all_tokens(params: dict[str, Any], num_candidates: int) -> None:
+    """Ties included: lower ids come first."""
+    logits = (_random_logits(1_000, 2.0) * 4).round() / 4
+    pipeline = Pipeline(SamplingParams(**params), _label, num_candidates)
+    order = sorted(range(1_000), key=lambda token_id: (-float(logits[token_id]), token_id))
+    place = {token_id: number for number, token_id in enumerate(order, start=1)}
+    for position in range(10):
+        choice = pipeline.choose(logits, NOTHING, Place(3, 0, position))
+        table = _table(choice)
+        assert table.ranks == tuple(place[token_id] for token_id in table.token_ids)
+        assert table.ranks[table.token_ids.index(choice.token_id)] == choice.rank
+    far = order[411]
+    forced = pipeline.force(logits, NOTHING, far)
+    assert (forced.rank, _table(forced).ranks[_table(forced).token_ids.index(far)]) == (412, 412)
+
+
+def test_the_vocabulary_says_which_candidates_are_special() -> None:
+    pipeline = Pipeline(SamplingParams(), _label, 3, is_special=lambda token_id: token_id == 2)
+    assert _table(pipeline.choose(torch.tensor([0.0, 2.0, 1.0]), NOTHING, PLACE)).special == (
+        False,
+        True,
+        False,
+    )
+
+
 def test_candidates_with_equal_probability_are_listed_by_id() -> None:
     logits = torch.tensor([0.0, 1.0, 0.0, 1.0, 0.0])
     assert _table(Pipeline(SamplingParams(), _label).choose(logits, NOTHING, PLACE)).token_ids == (

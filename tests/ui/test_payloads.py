@@ -14,7 +14,7 @@ from tests.ui.steps import step
 from ui.payloads import run as payloads
 from ui.session import View
 
-STARTED = Started("tiny", 7, (5, 6, 7), ("Once", " upon", "<|im_end|>"), ())
+STARTED = Started("tiny", 7, (5, 6, 7), ("Once", " upon", "<|im_end|>"), (), prompt_special=(2,))
 FINISHED = Finished("length", "", 3, 0, 2, 0.5, 0.1, 0.25, 4.0, 0.8)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,15 +13,7 @@ from backend.events import Finished, Started
 from tests.ui.steps import step
 from ui import knobs
 from ui.loading import Loader
-from ui.session import (
-    Session,
-    View,
-    forced_step,
-    is_special,
-    step_request,
-    take_settings,
-    telling_step,
-)
+from ui.session import Session, View, forced_step, step_request, take_settings, telling_step
 
 STARTED = Started("tiny", 7, (5, 6), ("Once", " upon"), ())
 FINISHED = Finished("length", "", 2, 0, 1, 0.5, 0.1, 0.25, 4.0, 0.8)
@@ -52,22 +45,24 @@ def test_a_step_past_the_limit_of_its_run_can_be_evaluated() -> None:
 
 
 def test_a_forced_step_carries_the_numbers_of_its_own_candidate() -> None:
-    forced = forced_step(step(), 23)
-    assert (forced.token_id, forced.label, forced.text, forced.rank, forced.forced) == (
-        23,
-        "\n",
-        "\n",
-        4,
-        True,
-    )
+    """A cut candidate keeps its place among all tokens, not among those listed."""
+    parent = step()
+    assert parent.candidates is not None
+    table = replace(parent.candidates, ranks=(1, 2, 3, 412), special=(False, False, False, True))
+    forced = forced_step(replace(parent, candidates=table), 23, "")
+    assert (forced.token_id, forced.label, forced.text, forced.rank) == (23, "\n", "", 412)
+    assert (forced.special, forced.forced, forced.uncut_winner) == (True, True, None)
     assert forced.model_logprob == pytest.approx(-2.302585)
     assert forced.logprob == float("-inf")
-    assert forced.uncut_winner is None
+
+
+def test_a_candidate_of_an_older_recording_has_no_rank() -> None:
+    assert forced_step(step(), 23, "\n").rank == 0
 
 
 def test_only_a_recorded_candidate_can_be_forced() -> None:
     with pytest.raises(ValueError, match="token 99 is not among the candidates of step 0"):
-        forced_step(step(), 99)
+        forced_step(step(), 99, "")
 
 
 def test_a_branch_keeps_the_steps_before_it_and_reads_as_one_trace() -> None:
@@ -101,13 +96,6 @@ def test_the_telling_step_is_the_likeliest_that_a_cut_changed() -> None:
     same = step(0, uncut_winner=21)
     assert telling_step([same, step(1, model_logprob=-3.0), step(2, model_logprob=-1.0)]) == 2
     assert telling_step([same]) is None
-
-
-@pytest.mark.parametrize(
-    ("label", "special"), [("<|im_end|>", True), ("</s>", True), ("<b>", False), ("<0xF0>", False)]
-)
-def test_special_tokens_are_told_by_their_name(label: str, special: bool) -> None:
-    assert is_special(label) is special
 
 
 def test_a_loader_says_why_there_is_no_model() -> None:

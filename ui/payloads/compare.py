@@ -14,7 +14,7 @@ from ui.numbers import bits, fixed, number, percent, probability
 from ui.payloads.run import ENDINGS, head
 from ui.plots import lanes as plots
 from ui.runs.lanes import KNOBS, NAMES, Lane, Lanes
-from ui.session import View, is_special
+from ui.session import View
 from ui.titles import title
 
 COLUMNS: list[tuple[str, str]] = [
@@ -85,8 +85,7 @@ def _agreement(place: int, compared: Lanes) -> list[dict[str, str]]:
 
 
 def _token(step: TokenDecoded) -> list[Any]:
-    special = not step.text and is_special(step.label)
-    return [step.label, number(probability(step.model_logprob), 4), step.rank, special]
+    return [step.label, number(probability(step.model_logprob), 4), step.rank, step.special]
 
 
 def summary(request: Request) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from backend.events import Candidates, StageOutcome, TokenDecoded
 from ui.numbers import bits, number, percent, probability
-from ui.session import View, is_special
+from ui.session import View
 from ui.titles import title
 
 MAX_PROMPT_TOKENS_SHOWN = 400
@@ -41,7 +41,7 @@ def strip_row(step: TokenDecoded) -> list[Any]:
         step.rank,
         number(bits(step.entropy), 3),
         step.forced,
-        not step.text and is_special(step.label),
+        step.special,
     ]
 
 
@@ -50,6 +50,7 @@ def strip(view: View, stale: bool = False) -> dict[str, Any]:
     started = view.started
     prompt = list(started.prompt_labels) if started else []
     ids = list(started.prompt_token_ids) if started else []
+    special = started.prompt_special if started else ()
     hidden = max(0, len(prompt) - MAX_PROMPT_TOKENS_SHOWN)
     return {
         "number": view.number,
@@ -57,7 +58,9 @@ def strip(view: View, stale: bool = False) -> dict[str, Any]:
         "running": view.running,
         "hidden_prompt": hidden,
         "prompt": [
-            [i, label, is_special(label)] for i, label in zip(ids[hidden:], prompt[hidden:], strict=True)
+            [token_id, label, place in special]
+            for place, (token_id, label) in enumerate(zip(ids, prompt, strict=True))
+            if place >= hidden
         ],
         "expected": max(len(view.steps), view.request.max_new_tokens if view.request else 0),
         "rows": [strip_row(step) for step in view.steps],

@@ -10,7 +10,7 @@ from ui.payloads.run import ENDINGS, head
 from ui.plots import samples as sample_plots
 from ui.runs.beam_tree import BeamTree, Node
 from ui.runs.reselect import RecordedSample, recorded, scores, winner
-from ui.session import View, is_special
+from ui.session import View
 from ui.titles import title
 
 MAX_NODES_SHOWN = 4_000
@@ -118,7 +118,7 @@ def _entry(beams: BeamTree, place: int) -> dict[str, Any]:
     return {
         "node": place,
         "labels": labels,
-        "special": is_special(node.label),
+        "special": node.special,
         "sum": node.cum_logprob,
         "length": node.length,
         "score": node.score,

@@ -13,7 +13,7 @@ from backend.request import Speculative
 from ui.numbers import number
 from ui.payloads.run import ENDINGS
 from ui.runs.speculation import Speculation, num_tokens, rates, rounds, telling_round
-from ui.session import View, is_special
+from ui.session import View
 
 MAX_K = 16
 MAX_PROMPT_TOKENS_SHOWN = 40  # the whole prompt stands in the box above
@@ -30,22 +30,24 @@ def pieces(checks: Sequence[DraftVerified], num_shown: int) -> list[dict[str, An
         for place, token in enumerate(check.drafted[: check.num_accepted + 1]):
             index = check.index + place
             if index < num_shown and token.status != "unused":
-                found.append(_piece(token.status, check, place, token.token_id, token.label, token))
+                found.append(_piece(token.status, check, place, token))
         after = check.index + check.num_accepted
         if check.next_token_id is not None and after < num_shown:
             kind = check.next_is if check.drafted else "target"
-            found.append(_piece(kind, check, check.num_accepted, check.next_token_id, check.next_label, None))
+            found.append(_piece(kind, check, check.num_accepted, None))
     return found
 
 
-def _piece(
-    kind: str, check: DraftVerified, place: int, token_id: int, label: str, drafted: DraftedToken | None
-) -> dict[str, Any]:
+def _piece(kind: str, check: DraftVerified, place: int, drafted: DraftedToken | None) -> dict[str, Any]:
+    """One token of the text: a drafted one, or the one after a check's drafts."""
+    shown = (check.next_token_id, check.next_label, check.next_special)
+    if drafted is not None:
+        shown = (drafted.token_id, drafted.label, drafted.special)
     return {
         "kind": kind,
-        "id": token_id,
-        "label": label,
-        "special": is_special(label),
+        "id": shown[0],
+        "label": shown[1],
+        "special": shown[2],
         "round": check.number,
         "place": place,
         "numbers": None if drafted is None else numbers(drafted),
@@ -68,6 +70,7 @@ def text(view: View, state: Speculation) -> dict[str, Any]:
     """The text with its rounds, and the headline."""
     started, checks = view.started, rounds(view.events)
     labels = list(started.prompt_labels) if started else []
+    special = started.prompt_special if started else ()
     hidden = max(0, len(labels) - MAX_PROMPT_TOKENS_SHOWN)
     return {
         "number": view.number,
@@ -76,7 +79,7 @@ def text(view: View, state: Speculation) -> dict[str, Any]:
         "progress": view.progress,
         "notice": view.notice,
         "hidden_prompt": hidden,
-        "prompt": [[label, is_special(label)] for label in labels[hidden:]],
+        "prompt": [[label, place in special] for place, label in enumerate(labels)][hidden:],
         "pieces": pieces(checks, len(view.steps)),
         "selected": _selected(checks, state),
         "status": status(view),

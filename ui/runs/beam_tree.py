@@ -35,6 +35,7 @@ class Node:
     score: float
     status: str
     on_greedy: bool = False
+    special: bool = False
 
     @property
     def length(self) -> int:
@@ -93,6 +94,7 @@ class BeamTree:
                     found.score,
                     status,
                     on_greedy,
+                    found.special,
                 )
             )
             return place

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from backend import BeamSearch, Request, Sample, SamplingParams, Trace
@@ -138,15 +138,10 @@ def slim(step: TokenDecoded) -> TokenDecoded:
     places = [i for i, token_id in enumerate(table.token_ids) if i < MAX_ROWS or token_id in named]
 
     def rows(column: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(column[place] for place in places)
+        return tuple(column[place] for place in places) if column else ()
 
-    kept = Candidates(
-        token_ids=rows(table.token_ids),
-        labels=rows(table.labels),
-        model_logprobs=rows(table.model_logprobs),
-        after=tuple(rows(column) for column in table.after),
-        cut_by=rows(table.cut_by),
-        margins=rows(table.margins),
-        luck=rows(table.luck),
-    )
-    return replace(step, candidates=kept)
+    columns = {
+        column.name: rows(getattr(table, column.name)) for column in fields(table) if column.name != "after"
+    }
+    after = tuple(map(rows, table.after))
+    return replace(step, candidates=Candidates(**columns, after=after))

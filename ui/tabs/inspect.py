@@ -123,9 +123,10 @@ class Inspect(Tab):
             request = trace.branch(
                 index, token_id, sampling=asked.sampling, stop=asked.stop, cache_salt=session.salt
             )
+            text = engine.added_text(request.output_prefix[:-1], token_id)
             return Plan(
                 replace(request, max_new_tokens=max(asked.max_new_tokens, index + 2)),
-                [*kept, forced_step(displayed, token_id)],
+                [*kept, forced_step(displayed, token_id, text)],
                 [*drawn_with, asked.sampling],
             )
 

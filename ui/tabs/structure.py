@@ -163,12 +163,13 @@ class Structure(Tab):
         if trace is None or index is None or token_id is None or not 0 <= index < len(view.steps):
             yield {self.step: gr.skip()}
             return
-        kept = [*view.steps[:index], forced_step(view.steps[index], token_id)]
         limit = trace.request.max_new_tokens
         asked = replace(trace.branch(index, token_id), max_new_tokens=limit, cache_salt=session.salt)
 
         def begin(engine: EngineProtocol) -> list[RunStream]:
             stream = engine.stream(asked)
+            text = engine.added_text(asked.output_prefix[:-1], token_id)
+            kept = [*view.steps[:index], forced_step(view.steps[index], token_id, text)]
             view.begin(asked, "run", kept)
             session.state(StructureState).begin(False, engine.vocab_size)
             return [stream]

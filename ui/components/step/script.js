@@ -99,7 +99,7 @@ function drawHeader(value) {
   root.querySelector(".pg-badge").textContent = value.again ? "re-evaluated with the knobs as they are now" : "";
   const list = root.querySelector(".pg-step-facts");
   list.replaceChildren();
-  const facts = [["model", percent(value.model)], ["rank", "#" + value.rank], ["surprise", fixed(value.surprise, 2) + " bits"],
+  const facts = [["model", percent(value.model)], ["rank", "#" + (value.rank || "?")], ["surprise", fixed(value.surprise, 2) + " bits"],
     ["entropy", fixed(value.entropy, 2) + " bits"]];
   if (!value.again) {
     const last = value.stages[value.stages.length - 1];

@@ -25,13 +25,13 @@ function heat(row) {
   const [, , p, bits, rank] = row;
   if (mode === "probability") return typeof p === "number" ? 1 - Math.sqrt(p) : 1;
   if (mode === "surprise") return typeof bits === "number" ? Math.min(1, bits / 10) : 1;
-  return Math.min(1, Math.log10(rank) / 2);
+  return Math.min(1, Math.log10(rank || 1) / 2);
 }
 
 function figure(row) {
   if (mode === "probability") return percent(row[2]);
   if (mode === "surprise") return fixed(row[3], 1);
-  return "#" + row[4];
+  return "#" + (row[4] || "?");
 }
 
 function paint(node, row) {
@@ -45,7 +45,7 @@ function token(row, index) {
   node.setAttribute("role", "option");
   node.setAttribute("aria-selected", "false");
   node.setAttribute("aria-label",
-    `${spoken(row[1])}, ${percent(row[2])}, rank ${row[4]}, ${fixed(row[3], 1)} bits` + (row[6] ? ", given" : ""));
+    `${spoken(row[1])}, ${percent(row[2])}, rank ${row[4] || "unknown"}, ${fixed(row[3], 1)} bits` + (row[6] ? ", given" : ""));
   node.tabIndex = -1;
   node.dataset.index = index;
   node.append(visible(row[1], true));
@@ -167,7 +167,7 @@ function showTip(node) {
   tip.append(name);
   const grid = el("dl");
   for (const [key, text] of [["model", percent(row[2])], ["surprise", fixed(row[3], 2) + " bits"],
-    ["rank", "#" + row[4]], ["entropy", fixed(row[5], 2) + " bits"]]) {
+    ["rank", "#" + (row[4] || "?")], ["entropy", fixed(row[5], 2) + " bits"]]) {
     grid.append(el("dt", "", key), el("dd", "", text));
   }
   tip.append(grid);
