@@ -264,21 +264,25 @@ def score(page: Any, text: str) -> None:
     wait_for_end(page, "score")
 
 
-def aim_at_bar(page: Any, plot: str, index: int) -> None:
-    """Put the pointer on the foot of a curve's bar, and wait until plotly says which one it is over.
+def aim_at_bar(page: Any, plot: str, place: int) -> int:
+    """Put the pointer into a curve's bar and wait until plotly has seen it; `place` counts from the tallest.
 
-    The axis is plotly's own: its pixel of a token is asked for, not computed from the picture.
+    Where a bar stands is asked of plotly, not computed from the picture. Returns the token's index.
     """
     page.wait_for_function(
-        "([query, index]) => document.querySelector(query)?.data?.[0]?.x?.length > index", arg=[plot, index]
+        "([query, place]) => document.querySelector(query)?.data?.[0]?.x?.length > place", arg=[plot, place]
     )
-    x, y = page.locator(plot).evaluate(
-        """(node, index) => {
+    x, y, index = page.locator(plot).evaluate(
+        """(node, place) => {
           node.scrollIntoView({ block: "center" });
+          const bars = [...node.data[0].x].map((x, i) => [x, node.data[0].y[i]]).sort((a, b) => b[1] - a[1]);
+          const [index, height] = bars[place];
           const { xaxis, yaxis } = node._fullLayout, box = node.getBoundingClientRect();
-          const x = box.x + xaxis._offset + xaxis.d2p(node.data[0].x[index]);
-          return [x, box.y + yaxis._offset + yaxis._length - 2];
+          const across = xaxis._offset + xaxis.d2p(index), down = yaxis._offset + yaxis.d2p(height / 2);
+          return [box.x + across, box.y + down, index];
         }""",
-        index,
+        place,
     )
     page.mouse.move(x, y)
+    page.locator(f"{plot} .hoverlayer .hovertext").wait_for()
+    return int(index)

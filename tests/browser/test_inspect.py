@@ -298,14 +298,12 @@ def test_300_tokens_arrive_without_a_remount_or_a_jump(page: Any) -> None:
 def test_the_curve_selects_a_token(page: Any) -> None:
     set_run(page, max_new_tokens=10, seed=1, logit_bias="0: -100\n2: -100")
     run(page)
-    assert page.locator(f"{TOKENS}.pg-selected[data-index='3']").count() == 0
-    aim_at_bar(page, ".pg-tab-inspect .pg-plot", 3)
-    label = page.locator(".pg-tab-inspect .pg-plot .hoverlayer .hovertext")
-    label.wait_for()
+    index = aim_at_bar(page, ".pg-tab-inspect .pg-plot", 0)
+    assert page.locator(f"{TOKENS}.pg-selected").count() == 0
     page.mouse.down()
     page.mouse.up()
-    page.wait_for_selector(f"{TOKENS}.pg-selected[data-index='3']")
-    page.wait_for_selector(f"{STEP} .pg-step-name:text-is('Token 3')")
+    page.wait_for_selector(f"{TOKENS}.pg-selected[data-index='{index}']")
+    page.wait_for_selector(f"{STEP} .pg-step-name:text-is('Token {index}')")
 
 
 def test_the_order_of_the_stages_is_editable(page: Any) -> None:
