@@ -120,7 +120,10 @@ def test_a_lookup_without_a_match_has_nothing_to_prove():
     request = Request("abcdefgh", strategy=Speculative())
     with pytest.raises(RequestError, match="no guess here"):
         prove_step(engine, request)
-    assert prove_step(engine, request, guess=70, num_draws=100).q[0] in (0.0, 1.0)
+    listed = prove_step(engine, request, guess=70, num_draws=100).token_ids
+    proof = prove_step(engine, request, guess=listed[1], num_draws=100)
+    assert proof.token_ids == listed
+    assert proof.q == tuple(float(token_id == listed[1]) for token_id in listed)
     with pytest.raises(RequestError, match="speculative"):
         prove_step(engine, Request("a"))
     audit(engine)

@@ -14,6 +14,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 import argparse
 import statistics
 import time
+from functools import partial
 
 import torch
 
@@ -83,7 +84,7 @@ def main() -> None:
     times: dict[tuple[str, int], list[float]] = {}
     for round_number in range(args.rounds + 1):
         for num_beams in args.beams:
-            theirs = in_thread(lambda n=num_beams: bench.generate(n))
+            theirs = in_thread(partial(bench.generate, num_beams))
             own = bench.ours(num_beams)
             if round_number:  # the first round warms up
                 times.setdefault(("transformers", num_beams), []).append(theirs)

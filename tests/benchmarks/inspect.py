@@ -16,6 +16,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -34,7 +35,7 @@ class Bench:
     def __init__(self, device: str, precision: str, num_tokens: int):
         self.engine = Engine.load(bundled.NAME, device=device, precision=precision)
         dtype = getattr(torch, self.engine.precision)
-        self.peer = catalogue.load(bundled.NAME, device=torch.device(self.engine.device), dtype=dtype)
+        self.peer: Any = catalogue.load(bundled.NAME, device=torch.device(self.engine.device), dtype=dtype)
         self.num_tokens = num_tokens
         # No text may end early: lengths would differ.
         end = self.peer.model.generation_config.eos_token_id

@@ -19,6 +19,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,7 +58,8 @@ class Bench:
     def __init__(self, device: str, precision: str, num_tokens: int):
         self.engine = Engine.load(bundled.NAME, device=device, precision=precision)
         dtype = getattr(torch, self.engine.precision)
-        self.peer = catalogue.load(bundled.NAME, device=torch.device(self.engine.device), dtype=dtype).model
+        where = torch.device(self.engine.device)
+        self.peer: Any = catalogue.load(bundled.NAME, device=where, dtype=dtype).model
         self.num_tokens = num_tokens
         self.prompts = [self.engine.encode(prompt) for prompt in PROMPTS]
         # No text may end early: lengths would differ.
@@ -132,7 +134,7 @@ def main() -> None:
     rates: dict[str, list[float]] = {}
     texts: dict[str, list[list[int]]] = {}
     contenders: dict[str, Callable[[], Any]] = {
-        **{f"ours, {count} at once": lambda count=count: bench.ours(count) for count in CONCURRENT},
+        **{f"ours, {count} at once": partial(bench.ours, count) for count in CONCURRENT},
         "transformers, continuous batching, 8 at once": lambda: in_thread(bench.continuous),
         "transformers, 8 generate calls in a row": lambda: in_thread(bench.sequential),
     }

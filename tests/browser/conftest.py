@@ -19,10 +19,17 @@ from app import RECORDING
 from backend import Engine, Trace
 from ui import page as page_module
 from ui.loading import Loader
+from ui.presets.lessons import Lesson
 from ui.presets.settings import load_sampling_presets
 
 REQUIRED = os.environ.get("PLAYGROUND_REQUIRE_BROWSER") == "1"
 PATIENCE = 60_000  # milliseconds for anything that may wait for the model on a slow machine
+# The row of tabs is measured after it is drawn; then what does not fit is in the menu.
+MEASURED = """() => {
+  const row = document.querySelector("#pg-tabs .tab-wrapper").getBoundingClientRect();
+  const tabs = document.querySelectorAll("#pg-tabs .tab-container [role=tab]");
+  return tabs.length > 0 && [...tabs].every((tab) => tab.getBoundingClientRect().right <= row.right);
+}"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,8 +37,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.browser)
             item.add_marker(pytest.mark.slow)
-            # A starved browser can miss any limit of time; what is wrong fails twice.
-            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @dataclass
@@ -61,7 +66,7 @@ def serve(loader: Loader) -> tuple[Any, str]:
         ssr_mode=False,
         mcp_server=True,
     )
-    return blocks, blocks.local_url
+    return blocks, str(blocks.local_url)
 
 
 @pytest.fixture(scope="session")
@@ -97,31 +102,71 @@ def browser() -> Iterator[Any]:
         launched.close()
 
 
-@pytest.fixture
-def open_page(browser: Any, site: Site) -> Iterator[Callable[..., Any]]:
-    """Opens the page in a profile of its own; script errors on it fail the test."""
-    contexts, errors = [], []
+class Desk:
+    """Opens pages and keeps the script errors of those that are open."""
 
-    def open_one(query: str = "", url: str = "", **options: Any) -> Any:
-        context = browser.new_context(**({"viewport": {"width": 1440, "height": 900}} | options))
-        context.set_default_timeout(PATIENCE)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto((url or site.url) + query)
+    def __init__(self, browser: Any, site: Site) -> None:
+        self.browser, self.site = browser, site
+        self.errors: list[str] = []
+        self._shared: Any = None
+
+    def context(self, **options: Any) -> Any:
+        made = self.browser.new_context(**({"viewport": {"width": 1440, "height": 900}} | options))
+        made.set_default_timeout(PATIENCE)
+        return made
+
+    def open(self, page: Any, url: str) -> Any:
+        page.goto(url)
         page.wait_for_selector(".pg-tab-inspect .pg-token, .pg-tab-score .pg-tokens", state="attached")
         page.wait_for_selector(".pg-knob-number", state="attached")
+        page.wait_for_function(MEASURED)
         return page
+
+    def watched(self, context: Any) -> Any:
+        page = context.new_page()
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        return page
+
+    def shared(self) -> Any:
+        """The same browser page every time, opened anew; that takes half the time of a new profile."""
+        if self._shared is None or self._shared.is_closed():
+            self._shared = self.watched(self.context())
+        self._shared.mouse.move(0, 0)
+        return self.open(self._shared, self.site.url)
+
+
+@pytest.fixture(scope="session")
+def _desk(browser: Any, site: Site) -> Desk:
+    return Desk(browser, site)
+
+
+@pytest.fixture
+def desk(_desk: Desk, site: Site) -> Iterator[Desk]:
+    """No run of an earlier test goes on, and script errors fail the test."""
+    blocks = site.engine.block_manager
+    until(lambda: blocks.num_free_blocks == blocks.num_blocks, "the end of earlier runs")
+    _desk.errors.clear()
+    yield _desk
+    assert _desk.errors == []
+
+
+@pytest.fixture
+def open_page(desk: Desk) -> Iterator[Callable[..., Any]]:
+    """Opens the page in a profile of its own."""
+    contexts = []
+
+    def open_one(query: str = "", url: str = "", **options: Any) -> Any:
+        contexts.append(desk.context(**options))
+        return desk.open(desk.watched(contexts[-1]), (url or desk.site.url) + query)
 
     yield open_one
     for context in contexts:
         context.close()
-    assert errors == []
 
 
 @pytest.fixture
-def page(open_page: Callable[..., Any]) -> Any:
-    return open_page()
+def page(desk: Desk) -> Any:
+    return desk.shared()
 
 
 def until(holds: Callable[[], object], what: str, seconds: float = 60) -> None:
@@ -134,13 +179,13 @@ def until(holds: Callable[[], object], what: str, seconds: float = 60) -> None:
 
 def open_tab(page: Any, title: str) -> None:
     """Open a tab by its title, out of the menu if it does not fit into the row."""
-    page.wait_for_timeout(300)  # the row is measured, and what does not fit moves into the menu
-    tab = page.locator(f'button[role="tab"]:has-text("{title}"):visible')
+    tab = page.locator(f'#pg-tabs button[role="tab"]:has-text("{title}"):visible')
     if tab.count():
         tab.first.click()
-        return
-    page.locator("#pg-tabs .overflow-menu > button").click()
-    page.locator(f'#pg-tabs .overflow-dropdown button:has-text("{title}")').click()
+    else:
+        page.locator("#pg-tabs .overflow-menu > button").click()
+        page.locator(f'#pg-tabs .overflow-dropdown button:has-text("{title}")').click()
+    page.wait_for_selector(f'#pg-tabs button.selected:has-text("{title}")', state="attached")
 
 
 def text_of(page: Any, selector: str) -> str:
@@ -162,23 +207,82 @@ def set_knob(page: Any, stage: str, value: float) -> None:
     page.fill(f'.pg-knob[data-stage="{stage}"] .pg-knob-number', str(value))
 
 
+def settled(page: Any, view: str, tab: str) -> None:
+    """Wait for the last drawing of a run: the view runs no more, and Stop, part of that drawing, is off."""
+    page.wait_for_selector(f"{view}:not(.pg-running)")
+    page.wait_for_selector(f"#pg-{tab}-stop[disabled]", state="attached")
+
+
+def start(page: Any, view: str, tab: str) -> None:
+    """Press a tab's Run and wait until `view`, which counts what it shows, shows the new run."""
+    before = page.get_attribute(view, "data-number")
+    page.click(f"#pg-{tab}-run")
+    page.wait_for_selector(f"{view}:not([data-number='{before}'])")
+
+
 def run(page: Any, prompt: str | None = None, wait: bool = True) -> None:
     if prompt is not None:
         page.fill("#pg-inspect-prompt textarea", prompt)
-    before = page.get_attribute(".pg-tab-inspect .pg-strip", "data-number")
-    page.click("#pg-inspect-run")
-    page.wait_for_selector(f".pg-tab-inspect .pg-strip:not([data-number='{before}'])")
+    start(page, ".pg-tab-inspect .pg-strip", "inspect")
     if wait:
         wait_for_end(page)
 
 
-def wait_for_end(page: Any, panel: str = ".pg-tab-inspect") -> None:
-    page.wait_for_selector(f"{panel} .pg-strip:not(.pg-running)")
+def wait_for_end(page: Any, tab: str = "inspect") -> None:
+    settled(page, f".pg-tab-{tab} .pg-strip", tab)
+
+
+def choose_lesson(page: Any, tab: str, lesson: Lesson) -> None:
+    """Click a lesson's button and wait until its prompt and its fields are in place."""
+    page.click(f'.pg-tab-{tab} [data-lesson="{lesson.name}"]')
+    page.wait_for_selector(f'.pg-tab-{tab} [data-lesson="{lesson.name}"][aria-pressed="true"]')
+    lesson_stands(page, tab, lesson)
+
+
+def lesson_stands(page: Any, tab: str, lesson: Lesson) -> None:
+    """Wait for what a lesson sets: the prompt, the tab's fields, the knobs."""
+    page.wait_for_function(
+        """([tab, prompt, limit, seed]) => {
+          const value = (query) => document.querySelector(query).value;
+          return value(`#pg-${tab}-prompt textarea`) === prompt &&
+            value(`.pg-tab-${tab} [data-field="max_new_tokens"]`) === limit &&
+            value('[data-setting="seed"]') === seed;
+        }""",
+        arg=[
+            tab,
+            lesson.prompt,
+            str(lesson.max_new_tokens),
+            "" if lesson.seed is None else str(lesson.seed),
+        ],
+    )
 
 
 def score(page: Any, text: str) -> None:
-    page.click('button[role="tab"]:has-text("Score a text")')
+    open_tab(page, "Score a text")
     page.fill("#pg-score-prompt textarea", text)
-    page.click("#pg-score-run")
-    page.wait_for_selector(".pg-tab-score .pg-token, .pg-tab-score .pg-notice:not([hidden])")
-    wait_for_end(page, ".pg-tab-score")
+    start(page, ".pg-tab-score .pg-strip", "score")
+    wait_for_end(page, "score")
+
+
+def aim_at_bar(page: Any, plot: str, place: int) -> int:
+    """Put the pointer into a curve's bar and wait until plotly has seen it; `place` counts from the tallest.
+
+    Where a bar stands is asked of plotly, not computed from the picture. Returns the token's index.
+    """
+    page.wait_for_function(
+        "([query, place]) => document.querySelector(query)?.data?.[0]?.x?.length > place", arg=[plot, place]
+    )
+    x, y, index = page.locator(plot).evaluate(
+        """(node, place) => {
+          node.scrollIntoView({ block: "center" });
+          const bars = [...node.data[0].x].map((x, i) => [x, node.data[0].y[i]]).sort((a, b) => b[1] - a[1]);
+          const [index, height] = bars[place];
+          const { xaxis, yaxis } = node._fullLayout, box = node.getBoundingClientRect();
+          const across = xaxis._offset + xaxis.d2p(index), down = yaxis._offset + yaxis.d2p(height / 2);
+          return [box.x + across, box.y + down, index];
+        }""",
+        place,
+    )
+    page.mouse.move(x, y)
+    page.locator(f"{plot} .hoverlayer .hovertext").wait_for()
+    return int(index)

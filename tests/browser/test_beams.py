@@ -10,9 +10,10 @@ import pytest
 
 from backend import Trace
 from backend.events import BeamStepped
-from tests.browser.conftest import Site, set_run, text_of, until
+from tests.browser.conftest import Site, choose_lesson, open_tab, set_run, settled, start, text_of, until
 from tests.browser.test_endpoints import call
 from tests.browser.test_hostile import HOSTILE, assert_inert
+from ui.presets.lessons import load_lessons
 
 TREE = ".pg-tab-beams .pg-tree"
 WORDS = f"{TREE} .pg-word"
@@ -22,8 +23,7 @@ NOTICE = f"{TREE} .pg-notice:not([hidden])"
 
 @pytest.fixture
 def beams(page: Any) -> Any:
-    page.click('button[role="tab"]:has-text("Beams")')
-    page.locator("#pg-beams-prompt textarea").wait_for(state="visible")
+    open_tab(page, "Beams")
     return page
 
 
@@ -35,15 +35,13 @@ def fill(page: Any, **values: object) -> None:
 def search(page: Any, prompt: str = "The capital of France is", wait: bool = True, **values: object) -> None:
     fill(page, **values)
     page.fill("#pg-beams-prompt textarea", prompt)
-    before = page.get_attribute(TREE, "data-number")
-    page.click("#pg-beams-run")
-    page.wait_for_selector(f"{TREE}:not([data-number='{before}'])")
+    start(page, TREE, "beams")
     if wait:
         ended(page)
 
 
 def ended(page: Any) -> None:
-    page.wait_for_selector(f"{TREE}:not(.pg-running)")
+    settled(page, TREE, "beams")
 
 
 def texts(page: Any) -> list[str]:
@@ -92,11 +90,8 @@ def test_the_slider_replays_the_search(beams: Any) -> None:
 def test_length_penalty_ranks_anew_without_a_run(
     beams: Any, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beams.click("[data-lesson=translation]")
-    beams.wait_for_selector(".pg-tab-beams .pg-lessons-look:not([hidden])")
-    before = beams.get_attribute(TREE, "data-number")
-    beams.click("#pg-beams-run")
-    beams.wait_for_selector(f"{TREE}:not([data-number='{before}'])")
+    choose_lesson(beams, "beams", next(lesson for lesson in load_lessons() if lesson.name == "translation"))
+    start(beams, TREE, "beams")
     ended(beams)
     first = texts(beams)
     sums, lengths, scores = column(beams, 3), column(beams, 4), column(beams, 5)
@@ -113,7 +108,9 @@ def test_length_penalty_ranks_anew_without_a_run(
     assert "▲" in "".join(beams.locator(f"{ROWS} .pg-moved").all_text_contents())
     beams.click(".pg-hyps [data-do=reset]")
     assert texts(beams) == first
-    beams.wait_for_timeout(300)
+    # The server has answered what came later, so it has seen all that the slider asked for.
+    beams.click('[data-do="share"]')
+    until(lambda: "tab=beams" in beams.evaluate("location.search"), "the link")
     assert runs == []
 
 
@@ -193,7 +190,7 @@ def test_a_closed_tab_ends_the_search(open_page: Callable[..., Any], site: Site)
     blocks = site.engine.block_manager
     start = blocks.num_free_blocks
     page = open_page()
-    page.click('button[role="tab"]:has-text("Beams")')
+    open_tab(page, "Beams")
     search(page, num_beams=4, max_new_tokens=200, wait=False)
     until(lambda: page.locator(WORDS).count() >= 4, "some words")
     page.close()
@@ -259,7 +256,7 @@ def test_a_wide_tree_stays_legible_and_in_place(beams: Any) -> None:
 
 def test_the_phone_has_no_sideways_scroll(open_page: Callable[..., Any]) -> None:
     page = open_page(viewport={"width": 390, "height": 844})
-    page.click('button[role="tab"]:has-text("Beams")')
+    open_tab(page, "Beams")
     search(page, num_beams=2, max_new_tokens=4)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 

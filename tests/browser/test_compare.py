@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.conftest import Site, open_tab, set_run, text_of, until
+from tests.browser.conftest import Site, open_tab, set_run, settled, start, text_of, until
 from tests.browser.test_hostile import HOSTILE, assert_inert
 
 VIEW = ".pg-compare"
@@ -28,11 +28,9 @@ def lane(page: Any, place: int, **values: object) -> None:
 def compare(page: Any, prompt: str, tokens: int, wait: bool = True) -> None:
     page.fill(".pg-lanes [data-field=max_new_tokens]", str(tokens))
     page.fill("#pg-compare-prompt textarea", prompt)
-    before = page.get_attribute(VIEW, "data-number")
-    page.click("#pg-compare-run")
-    page.wait_for_selector(f"{VIEW}:not([data-number='{before}'])")
+    start(page, VIEW, "compare")
     if wait:
-        page.wait_for_selector(f"{VIEW}.pg-explained:not(.pg-running)")
+        settled(page, f"{VIEW}.pg-explained", "compare")
 
 
 def text(page: Any, name: str) -> str:
@@ -67,25 +65,25 @@ def test_equal_lanes_agree_and_a_cut_is_named(tab: Any) -> None:
 
 def test_stop_frees_every_block_and_keeps_the_texts(tab: Any, site: Site) -> None:
     blocks = site.engine.block_manager
-    start = blocks.num_free_blocks
+    before = blocks.num_free_blocks
     set_run(tab, seed=1, logit_bias="0: -100\n2: -100")
     compare(tab, "The sea", 250, wait=False)
     until(lambda: tab.locator(f'{LANES}[data-lane="C"] .pg-lane-token').count() >= 2, "some tokens")
     tab.click("#pg-compare-stop")
-    until(lambda: blocks.num_free_blocks == start, "free blocks", seconds=20)
-    tab.wait_for_selector(f"{VIEW}:not(.pg-running)")
+    until(lambda: blocks.num_free_blocks == before, "free blocks", seconds=20)
+    settled(tab, VIEW, "compare")
     assert tab.locator(LANES).count() == 3
     assert text(tab, "A")
 
 
 def test_run_during_a_run_starts_over(tab: Any, site: Site) -> None:
-    start = site.engine.block_manager.num_free_blocks
+    before = site.engine.block_manager.num_free_blocks
     set_run(tab, seed=3, logit_bias="0: -100\n2: -100")
     compare(tab, "One two three", 200, wait=False)
     tab.wait_for_selector(f"{LANES} .pg-lane-token")
     compare(tab, "A bird", 5)
     assert tab.locator(f'{LANES}[data-lane="A"] .pg-lane-token').count() == 5
-    until(lambda: site.engine.block_manager.num_free_blocks == start, "free blocks", seconds=5)
+    until(lambda: site.engine.block_manager.num_free_blocks == before, "free blocks", seconds=5)
 
 
 def test_bad_lanes_are_named_and_hostile_text_stays_text(tab: Any) -> None:
@@ -107,10 +105,10 @@ def test_a_link_restores_the_lanes(tab: Any, open_page: Any) -> None:
     set_run(tab, seed=5)
     lane(tab, 0, temperature=0.7, top_k=9)
     compare(tab, "The old house", 6)
-    tab.click(".pg-header button:has-text('Share'), #pg-header button:has-text('Share')")
+    tab.click('[data-do="share"]')
     tab.wait_for_function("() => location.search.includes('lanes')")
     query = tab.evaluate("() => location.search")
     other = open_page(query)
-    other.wait_for_selector(f"{VIEW}.pg-explained:not(.pg-running)")
+    settled(other, f"{VIEW}.pg-explained", "compare")
     assert text(other, "A") == text(tab, "A")
     assert other.locator('.pg-lanes tr[data-lane="0"] [data-knob="top_k"]').input_value() == "9"

@@ -12,8 +12,19 @@ from typing import Any
 
 import pytest
 
-from backend import Engine
-from tests.browser.conftest import Site, labels, run, serve, set_knob, set_run, text_of, until, wait_for_end
+from backend import Engine, EventStream, Request
+from tests.browser.conftest import (
+    Site,
+    aim_at_bar,
+    labels,
+    run,
+    serve,
+    set_knob,
+    set_run,
+    text_of,
+    until,
+    wait_for_end,
+)
 from tests.browser.held import Held
 from ui.loading import Loader
 
@@ -43,7 +54,7 @@ def test_a_recording_is_shown_before_the_model_is_loaded_and_run_waits_for_it(
         assert text_of(page, ".pg-tab-inspect .pg-badge") == "recorded run"
         assert len(labels(page)) > 20
         assert "Fetching the weights" in text_of(page, ".pg-load")
-        set_run(page, max_new_tokens=3)
+        set_run(page, max_new_tokens=3, seed=1, logit_bias="0: -100\n2: -100")
         page.click("#pg-inspect-run")
         page.wait_for_selector(f"{STATUS} :text('waiting for the model: Fetching the weights (40%)')")
         gate.set()
@@ -120,11 +131,14 @@ def test_a_moved_knob_redraws_the_step_without_a_run(
     page.locator(TOKENS).nth(1).click()
     page.wait_for_selector(f"{STEP} .pg-step-name:text-is('Token 1')")
     kept = text_of(page, f"{STEP} .pg-chart figcaption")
-    runs = []
+    runs: list[int] = []
     stream = site.engine.stream
-    monkeypatch.setattr(
-        site.engine, "stream", lambda request: (runs.append(request.max_new_tokens), stream(request))[1]
-    )
+
+    def counted(request: Request) -> EventStream:
+        runs.append(request.max_new_tokens)
+        return stream(request)
+
+    monkeypatch.setattr(site.engine, "stream", counted)
     slider = page.locator('.pg-knob[data-stage="top_p"] .pg-slider')
     slider.focus()
     for _ in range(5):
@@ -183,9 +197,7 @@ def test_stop_ends_the_compute_and_frees_the_blocks(page: Any, site: Site) -> No
         wait_for_end(page)
         assert "ended stopped" in text_of(page, STATUS)
     held.check()
-    count = page.locator(TOKENS).count()
-    page.wait_for_timeout(500)
-    assert page.locator(TOKENS).count() == count
+    assert f"{page.locator(TOKENS).count()} tokens" in text_of(page, STATUS)
     set_run(page, max_new_tokens=2)
     run(page)
     assert len(labels(page)) == 2
@@ -201,7 +213,7 @@ def test_a_closed_tab_ends_the_compute(open_page: Callable[..., Any], site: Site
         page = open_page()
         set_run(page, max_new_tokens=2000, logit_bias="0: -100\n2: -100")
         run(page, wait=False)
-        until(lambda page=page: page.locator(TOKENS).count() >= 3, "three tokens")
+        page.wait_for_selector(f"{TOKENS} >> nth=2")
         assert blocks.num_free_blocks < start
         page.close()
         until(lambda: blocks.num_free_blocks == start, "free blocks", seconds=10)
@@ -251,12 +263,13 @@ def test_300_tokens_arrive_without_a_remount_or_a_jump(page: Any) -> None:
     set_run(page, max_new_tokens=300, seed=3, logit_bias="0: -100\n2: -100")
     run(page, wait=False)
     until(lambda: page.locator(TOKENS).count() >= 8, "eight tokens")
-    page.locator(TOKENS).nth(4).click()
-    page.mouse.move(700, 5)  # hovering over tokens that scroll by would show them
+    # By keyboard: a pointer would hover over tokens that scroll by, and show them.
+    page.locator(TOKENS).first.focus()
+    for key in (*["ArrowRight"] * 4, "Enter"):
+        page.keyboard.press(key)
     page.wait_for_selector(f"{TOKENS}.pg-selected[data-index='4']")
     page.wait_for_selector(f"{STEP} .pg-step-name:text-is('Token 4')")
     until(lambda: page.locator(".pg-tab-inspect .pg-plot .main-svg").count() > 0, "the curve")
-    page.wait_for_timeout(1000)  # what the pointer showed in passing has been answered
     page.evaluate(
         """() => {
           window.scrollTo(0, 120);
@@ -285,19 +298,12 @@ def test_300_tokens_arrive_without_a_remount_or_a_jump(page: Any) -> None:
 def test_the_curve_selects_a_token(page: Any) -> None:
     set_run(page, max_new_tokens=10, seed=1, logit_bias="0: -100\n2: -100")
     run(page)
-    plot = page.locator(".pg-tab-inspect .pg-plot .nsewdrag")
-
-    def selected() -> bool:
-        box = plot.bounding_box()
-        # Ten bars on an axis of twelve places from -0.6: aim at the foot of bar 3.
-        page.mouse.move(box["x"] + box["width"] * (3.6 / 12.2), box["y"] + box["height"] - 2)
-        page.wait_for_timeout(200)  # plotly looks what the pointer is over at its own pace
-        page.mouse.down()
-        page.mouse.up()
-        page.wait_for_timeout(300)
-        return page.locator(f"{TOKENS}.pg-selected[data-index='3']").count() == 1
-
-    until(selected, "token 3 selected")
+    index = aim_at_bar(page, ".pg-tab-inspect .pg-plot", 0)
+    assert page.locator(f"{TOKENS}.pg-selected").count() == 0
+    page.mouse.down()
+    page.mouse.up()
+    page.wait_for_selector(f"{TOKENS}.pg-selected[data-index='{index}']")
+    page.wait_for_selector(f"{STEP} .pg-step-name:text-is('Token {index}')")
 
 
 def test_the_order_of_the_stages_is_editable(page: Any) -> None:

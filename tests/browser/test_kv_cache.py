@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backend import Request, SamplingParams
-from tests.browser.conftest import Site, run, set_knob, set_run, text_of, until
+from tests.browser.conftest import Site, open_tab, run, set_knob, set_run, settled, start, text_of, until
 from tests.browser.test_endpoints import call
 from tests.browser.test_hostile import HOSTILE, assert_inert
 from ui.presets.request_sets import load_request_sets
@@ -22,7 +22,7 @@ NO_END = "0: -100\n2: -100"
 
 
 def opened(page: Any) -> Any:
-    page.click('button[role="tab"]:has-text("KV cache")')
+    open_tab(page, "KV cache")
     page.wait_for_selector(f"{ROWS}[data-name=H]")
     return page
 
@@ -43,13 +43,12 @@ def choose(page: Any, name: str) -> None:
 
 
 def begin(page: Any) -> None:
-    before = page.get_attribute(LIST, "data-number")
-    page.click("#pg-kv-run")
-    page.wait_for_selector(f"{LIST}:not([data-number='{before}'])")
+    start(page, LIST, "kv")
 
 
 def end(page: Any) -> None:
     page.wait_for_selector(f"{LIST}:not(.pg-running)", timeout=180_000)
+    settled(page, LIST, "kv")
 
 
 def count(page: Any, name: str) -> int:
@@ -184,7 +183,7 @@ def test_a_token_looked_at_in_inspect_is_found_in_the_pool(page: Any, site: Site
     run(page, "The first thing that anybody should know about the sea and its tides is that")
     page.hover(".pg-tab-inspect .pg-token >> nth=2")
     page.wait_for_selector(".pg-tab-inspect .pg-tip:not([hidden])")
-    page.wait_for_timeout(400)  # the strip waits before it asks
+    page.wait_for_selector(".pg-tab-inspect .pg-step-name:text-is('Token 2')")  # the server knows of it
     label = page.locator(".pg-tab-inspect .pg-token").nth(2).text_content()
     opened(page)
     mark = page.locator(f"{POOL} .pg-pool-mark")
@@ -225,8 +224,7 @@ def test_the_size_panel_and_a_pasted_config(tab: Any) -> None:
 
 def test_the_tab_fits_a_phone(open_page: Any) -> None:
     page = open_page(viewport={"width": 390, "height": 844})
-    page.click(".overflow-menu > button")
-    page.click(".overflow-dropdown button:has-text('KV cache')")
+    open_tab(page, "KV cache")
     page.wait_for_selector(f"{POOL}[data-frames]")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.conftest import Site, open_tab, text_of, until
+from tests.browser.conftest import Site, lesson_stands, open_tab, settled, start, text_of, until
 from ui.presets.lessons import Lesson, load_lessons
 from ui.tabs.structure import FOLDER as GRAMMARS
 
@@ -39,18 +39,12 @@ def run_short(page: Any, lesson: Lesson) -> None:
     """The lesson as it was put in place, with few tokens."""
     panel = f".pg-tab-{lesson.tab}"
     page.locator(f"#pg-{lesson.tab}-prompt textarea").wait_for(state="visible")
-    page.wait_for_function(
-        "([query, text]) => document.querySelector(query).value === text",
-        arg=[f"#pg-{lesson.tab}-prompt textarea", lesson.prompt],
-    )
+    lesson_stands(page, lesson.tab, lesson)
     page.wait_for_selector(f"{panel} .pg-lessons-look:has-text({lesson.look_for[:30]!r})")
-    limit = page.locator(f'{panel} [data-field="max_new_tokens"]').first
-    until(lambda: limit.input_value() == str(lesson.max_new_tokens), f"the fields of {lesson.name}")
-    limit.fill("3" if lesson.tab != "structure" else "12")
+    page.fill(f'{panel} [data-field="max_new_tokens"]', "3" if lesson.tab != "structure" else "12")
     view = f"{panel} {VIEWS[lesson.tab]}"
-    before = page.locator(view).first.get_attribute("data-number")
-    page.click(f"#pg-{lesson.tab}-run")
-    page.wait_for_selector(f"{view}:not([data-number='{before}']):not(.pg-running)")
+    start(page, view, lesson.tab)
+    settled(page, view, lesson.tab)
     if lesson.tab == "compare":
         page.wait_for_selector(f"{view}.pg-explained")
         assert page.locator(f"{view} .pg-lane:not([data-human])").count() == len(lesson.fields["lanes"])
@@ -59,7 +53,7 @@ def run_short(page: Any, lesson: Lesson) -> None:
 
 def test_the_table_is_measured_with_progress_and_can_be_stopped(tab: Any, site: Site) -> None:
     blocks = site.engine.block_manager
-    start = blocks.num_free_blocks
+    before = blocks.num_free_blocks
     tab.fill("#pg-lab-prompt textarea", "The sea\nThe old man\nOnce upon a time")
     tab.fill('#pg-lab-fields [data-field="max_new_tokens"]', "6")
     tab.click("#pg-lab-run")
@@ -75,7 +69,7 @@ def test_the_table_is_measured_with_progress_and_can_be_stopped(tab: Any, site: 
     tab.wait_for_selector(f"{TABLE}.pg-running")
     tab.click("#pg-lab-stop")
     tab.wait_for_selector(f"{TABLE}:not(.pg-running)")
-    until(lambda: blocks.num_free_blocks == start, "free blocks", seconds=20)
+    until(lambda: blocks.num_free_blocks == before, "free blocks", seconds=20)
 
 
 def test_the_calculators_answer(tab: Any) -> None:

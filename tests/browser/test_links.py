@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.browser.conftest import set_run, until
+from tests.browser.conftest import open_tab, set_run, settled, start, until
 
-# Tab: its title, fields to change, and the selector of the texts that must come back.
-TABS = {
-    "beams": ("Beams", {"num_beams": 3, "max_new_tokens": 6}, ".pg-hyps tbody tr[data-node] .pg-hyps-text"),
-    "samples": ("Samples", {"n": 3, "max_new_tokens": 6}, ".pg-sample .pg-sample-text"),
-    "speculate": ("Speculate", {"num_draft_tokens": 3, "max_new_tokens": 6}, ".pg-drafts .pg-piece"),
-    "structure": ("Structure", {"max_new_tokens": 6, "source": '{"enum": ["a", "b"]}'}, ".pg-s-token"),
+# Tab: its title, fields to change, what shows its run, and the selector of the texts that must come back.
+TABS: dict[str, tuple[str, dict[str, object], str, str]] = {
+    "beams": ("Beams", {"num_beams": 3}, ".pg-tree", ".pg-hyps tr[data-node] .pg-hyps-text"),
+    "samples": ("Samples", {"n": 3}, ".pg-samples", ".pg-sample .pg-sample-text"),
+    "speculate": ("Speculate", {"num_draft_tokens": 3}, ".pg-drafts", ".pg-drafts .pg-piece"),
+    "structure": ("Structure", {"source": '{"enum": ["a", "b"]}'}, ".pg-structured", ".pg-s-token"),
 }
 
 
@@ -22,16 +22,15 @@ TABS = {
 def test_a_link_restores_a_tab_with_its_fields_and_its_texts(
     tab: str, page: Any, open_page: Callable[..., Any]
 ) -> None:
-    title, fields, shown = TABS[tab]
-    page.click(f'button[role="tab"]:has-text("{title}")')
+    title, fields, view, shown = TABS[tab]
+    fields = {"max_new_tokens": 6, **fields}
+    open_tab(page, title)
     set_run(page, seed=5, logit_bias="0: -100\n2: -100")
     for name, value in fields.items():
         page.fill(f'.pg-tab-{tab} [data-field="{name}"]', str(value))
     page.fill(f"#pg-{tab}-prompt textarea", "One, two, three, one, two,")
-    page.click(f"#pg-{tab}-run")
-    page.wait_for_selector(f"#pg-{tab}-stop:not([disabled])")
-    page.wait_for_selector(f"#pg-{tab}-stop[disabled]")
-    page.wait_for_selector(f".pg-tab-{tab} .pg-running", state="detached")
+    start(page, f".pg-tab-{tab} {view}", tab)
+    settled(page, f".pg-tab-{tab} {view}", tab)
     page.click('[data-do="share"]')
     until(lambda: f"tab={tab}" in page.evaluate("location.search"), "the link")
 

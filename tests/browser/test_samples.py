@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backend import Trace
-from tests.browser.conftest import Site, set_knob, set_run, text_of, until
+from tests.browser.conftest import Site, open_tab, run, set_knob, set_run, settled, start, text_of, until
 from tests.browser.test_endpoints import call
 from tests.browser.test_hostile import HOSTILE, assert_inert
 
@@ -20,8 +20,7 @@ NOTICE = f"{VIEW} .pg-notice:not([hidden])"
 
 @pytest.fixture
 def tab(page: Any) -> Any:
-    page.click('button[role="tab"]:has-text("Samples")')
-    page.locator("#pg-samples-prompt textarea").wait_for(state="visible")
+    open_tab(page, "Samples")
     return page
 
 
@@ -29,11 +28,9 @@ def draw(page: Any, prompt: str = "Q: 3 + 4\nA:", wait: bool = True, **values: o
     for name, value in values.items():
         page.fill(f'.pg-tab-samples [data-field="{name}"]', str(value))
     page.fill("#pg-samples-prompt textarea", prompt)
-    before = page.get_attribute(VIEW, "data-number")
-    page.click("#pg-samples-run")
-    page.wait_for_selector(f"{VIEW}:not([data-number='{before}'])")
+    start(page, VIEW, "samples")
     if wait:
-        page.wait_for_selector(f"{VIEW}:not(.pg-running)")
+        settled(page, VIEW, "samples")
 
 
 def facts(page: Any, name: str) -> list[str]:
@@ -90,24 +87,21 @@ def test_sample_one_is_what_inspect_draws(tab: Any) -> None:
     set_run(tab, seed=11, max_new_tokens=6)
     draw(tab, "The sea was", n=3, max_new_tokens=6)
     first = text_of(tab, f"{CARDS} .pg-sample-text")
-    tab.click('button[role="tab"]:has-text("Inspect")')
-    tab.fill("#pg-inspect-prompt textarea", "The sea was")
-    before = tab.get_attribute(".pg-tab-inspect .pg-strip", "data-number")
-    tab.click("#pg-inspect-run")
-    tab.wait_for_selector(f".pg-tab-inspect .pg-strip:not(.pg-running):not([data-number='{before}'])")
+    open_tab(tab, "Inspect")
+    run(tab, "The sea was")
     assert "".join(tab.locator(".pg-tab-inspect .pg-token").all_text_contents()) == first
 
 
 def test_stop_frees_every_block(tab: Any, site: Site) -> None:
     blocks = site.engine.block_manager
-    start = blocks.num_free_blocks
+    before = blocks.num_free_blocks
     set_run(tab, logit_bias="0: -100\n2: -100")
     draw(tab, n=4, max_new_tokens=400, wait=False)
     until(lambda: tab.locator(f"{CARDS} .pg-sample-text span").count() >= 4, "some tokens")
-    assert blocks.num_free_blocks < start
+    assert blocks.num_free_blocks < before
     tab.click("#pg-samples-stop")
-    until(lambda: blocks.num_free_blocks == start, "free blocks", seconds=20)
-    tab.wait_for_selector(f"{VIEW}:not(.pg-running)")
+    until(lambda: blocks.num_free_blocks == before, "free blocks", seconds=20)
+    settled(tab, VIEW, "samples")
     assert "ended stopped" in text_of(tab, f"{VIEW} .pg-status")
     assert tab.locator(CARDS).count() == 4
 

@@ -11,7 +11,17 @@ import pytest
 
 from backend import Trace
 from backend.events import DraftVerified
-from tests.browser.conftest import Site, set_knob, set_run, text_of, until
+from tests.browser.conftest import (
+    Site,
+    choose_lesson,
+    open_tab,
+    set_knob,
+    set_run,
+    settled,
+    start,
+    text_of,
+    until,
+)
 from tests.browser.test_endpoints import arguments, call
 from tests.browser.test_hostile import HOSTILE, assert_inert
 from ui.presets.lessons import load_lessons
@@ -27,21 +37,10 @@ NOTICE = f"{TEXT} .pg-notice:not([hidden])"
 REPEATING = "one two three four. one two three four. one two three four. one two"
 
 
-def open_tab(page: Any) -> Any:
-    page.wait_for_timeout(300)  # the tabs that do not fit move into a menu once they are measured
-    tab = page.locator('button[role="tab"]:has-text("Speculate"):visible')
-    if tab.count():
-        tab.first.click()
-    else:
-        page.click(".overflow-menu > button")
-        page.click('.overflow-dropdown button:has-text("Speculate")')
-    page.locator("#pg-speculate-prompt textarea").wait_for(state="visible")
-    return page
-
-
 @pytest.fixture
 def tab(page: Any) -> Any:
-    return open_tab(page)
+    open_tab(page, "Speculate")
+    return page
 
 
 def fill(page: Any, **values: object) -> None:
@@ -57,17 +56,13 @@ def run(page: Any, prompt: str | None = None, wait: bool = True, **values: objec
     fill(page, **values)
     if prompt is not None:
         page.fill("#pg-speculate-prompt textarea", prompt)
-    before = page.get_attribute(TEXT, "data-number")
-    page.click("#pg-speculate-run")
-    page.wait_for_selector(f"{TEXT}:not([data-number='{before}'])")
+    start(page, TEXT, "speculate")
     if wait:
-        page.wait_for_selector(f"{TEXT}:not(.pg-running)")
+        settled(page, TEXT, "speculate")
 
 
-def choose(page: Any, lesson: str) -> None:
-    page.click(f'.pg-tab-speculate [data-lesson="{lesson}"]')
-    page.wait_for_selector(f'.pg-tab-speculate [data-lesson="{lesson}"][aria-pressed="true"]')
-    page.wait_for_timeout(200)
+def choose(page: Any, name: str) -> None:
+    choose_lesson(page, "speculate", next(lesson for lesson in load_lessons(FOLDER) if lesson.name == name))
 
 
 def kinds(page: Any) -> list[str]:
@@ -78,7 +73,7 @@ def tile(page: Any, name: str) -> str:
     return text_of(page, f'{PAYOFF} [data-tile="{name}"] b')
 
 
-def drawn_run(page: Any, **values: object) -> None:
+def drawn_run(page: Any, **values: Any) -> None:
     """A short sampled run with rejections in it."""
     set_knob(page, "temperature", 0.9)
     set_knob(page, "top_p", 0.95)
@@ -160,8 +155,9 @@ def test_the_columns_select_their_round(tab: Any) -> None:
     columns.nth(1).click()
     tab.wait_for_selector(f"{ROUND} .pg-round-name:text('Round 2 of')")
     tab.wait_for_selector(f"{PAYOFF} .pg-column[data-round='1'][aria-current=true]")
-    rounds = int(re.search(r"(\d+) target calls", text_of(tab, f"{TEXT} .pg-facts")).group(1))
-    assert columns.count() == rounds
+    found = re.search(r"(\d+) target calls", text_of(tab, f"{TEXT} .pg-facts"))
+    assert found is not None
+    assert columns.count() == int(found[1]) > 1
 
 
 def test_prove_it_draws_the_step_thousands_of_times(tab: Any) -> None:
@@ -205,7 +201,7 @@ def test_more_pairs_are_measured_in_turns(tab: Any) -> None:
     tab.wait_for_selector(f"{PAYOFF} .pg-payoff-pairs:text('median of 4 pairs')")
     parts = [text_of(tab, f"{PAYOFF} .pg-timekey > span:nth-child({i})") for i in (1, 2, 3)]
     assert [part.split()[0] for part in parts] == ["draft", "verify", "overhead"]
-    tab.wait_for_selector(f"{TEXT}:not(.pg-running)")
+    settled(tab, TEXT, "speculate")
     assert kinds(tab) == before
 
 
@@ -214,13 +210,14 @@ def test_stop_ends_the_run_and_frees_every_block(tab: Any, site: Site) -> None:
     run(tab, "Once upon a time", wait=False, draft="layer_skip", max_new_tokens=400)
     until(lambda: tab.locator(PIECES).count() > 4, "some tokens")
     tab.click("#pg-speculate-stop")
-    tab.wait_for_selector(f"{TEXT}:not(.pg-running)")
+    settled(tab, TEXT, "speculate")
     assert "ended stopped" in text_of(tab, f"{TEXT} .pg-facts")
     manager = site.engine.block_manager
     until(lambda: manager.num_free_blocks == manager.num_blocks, "free blocks", 20)
     assert tile(tab, "speed") == "–"
     run(tab, "Once upon a time", max_new_tokens=4)
-    assert tile(tab, "speed") != "–" or tab.locator(f"{PAYOFF} .pg-column").count() == 1
+    assert "4 tokens" in text_of(tab, f"{TEXT} .pg-facts")
+    assert tab.locator(f"{PAYOFF} .pg-column").count() >= 1
 
 
 def test_the_formula_answers_to_sliders_and_table(tab: Any) -> None:
@@ -245,12 +242,13 @@ def test_hostile_text_stays_text(tab: Any) -> None:
     run(tab, f"{HOSTILE} {HOSTILE}", draft="prompt_lookup", num_draft_tokens=6, max_new_tokens=20)
     shown = "".join(tab.locator(f"{TEXT} .pg-prompt").all_text_contents())
     assert "</textarea><script>window.__p=1</script> <b>bold</b>" in shown
-    for piece in tab.locator(PIECES).all()[:6]:
-        piece.hover()
-        piece.click()
-    if tab.locator(f"{PROOF} [data-do=prove]").is_enabled():
-        tab.click(f"{PROOF} [data-do=prove]")
-        tab.wait_for_selector(f"{PROOF} .pg-proof-result:not([hidden])")
+    pieces = tab.locator(PIECES)
+    assert pieces.count() >= 6
+    for place in range(6):
+        pieces.nth(place).hover()
+        pieces.nth(place).click()
+    tab.click(f"{PROOF} [data-do=prove]")
+    tab.wait_for_selector(f"{PROOF} .pg-proof-result:not([hidden])")
     assert_inert(tab)
 
 
@@ -264,36 +262,36 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("field", "value", "message"), BAD, ids=[f"{row[0]}-{row[1]}" for row in BAD])
-def test_bad_input_is_named_and_the_text_stays(tab: Any, field: str, value: str, message: str) -> None:
+def test_bad_input_is_named_and_the_text_stays(tab: Any) -> None:
     set_knob(tab, "temperature", 0)
     run(tab, REPEATING, max_new_tokens=6)
-    before = kinds(tab)
-    if field == "prompt":
-        tab.fill("#pg-speculate-prompt textarea", value)
-    else:
-        fill(tab, **{field: value})
-    tab.click("#pg-speculate-run")
-    tab.wait_for_selector(NOTICE)
-    assert message in text_of(tab, NOTICE)
-    assert kinds(tab) == before
-    fill(tab, num_draft_tokens=4, max_new_tokens=4)
-    run(tab, REPEATING)
-    assert tab.locator(NOTICE).count() == 0
+    for field, value, message in BAD:
+        before = kinds(tab)
+        assert before
+        if field == "prompt":
+            tab.fill("#pg-speculate-prompt textarea", value)
+        else:
+            fill(tab, **{field: value})
+        tab.click("#pg-speculate-run")
+        tab.locator(NOTICE, has_text=message).wait_for()
+        assert kinds(tab) == before
+        run(tab, REPEATING, num_draft_tokens=4, max_new_tokens=4)
+        assert tab.locator(NOTICE).count() == 0
 
 
 def test_the_text_is_there_when_the_reader_comes_back(tab: Any) -> None:
     set_knob(tab, "temperature", 0)
     run(tab, REPEATING, max_new_tokens=6)
     before = kinds(tab)
-    tab.click('button[role="tab"]:has-text("Inspect")')
-    open_tab(tab)
+    open_tab(tab, "Inspect")
+    open_tab(tab, "Speculate")
     assert kinds(tab) == before
     assert tab.input_value("#pg-speculate-prompt textarea") == REPEATING
 
 
 def test_the_phone_has_no_sideways_scroll(open_page: Callable[..., Any]) -> None:
-    page = open_tab(open_page(viewport={"width": 390, "height": 844}))
+    page = open_page(viewport={"width": 390, "height": 844})
+    open_tab(page, "Speculate")
     run(page, REPEATING, max_new_tokens=8)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     for part in (ROUND, PROOF, PAYOFF, FORMULA):

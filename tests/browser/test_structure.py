@@ -9,9 +9,22 @@ from typing import Any
 import pytest
 
 from backend import Trace
-from tests.browser.conftest import PATIENCE, Site, set_knob, set_run, text_of, until
+from tests.browser.conftest import (
+    PATIENCE,
+    Site,
+    choose_lesson,
+    open_tab,
+    set_knob,
+    set_run,
+    settled,
+    start,
+    text_of,
+    until,
+)
 from tests.browser.test_endpoints import call
 from tests.browser.test_hostile import HOSTILE, assert_inert
+from ui.presets.lessons import load_lessons
+from ui.tabs.structure import FOLDER
 
 TAB = ".pg-tab-structure"
 TEXT = f"{TAB} .pg-structured"
@@ -24,9 +37,7 @@ STEP = f"{TAB} .pg-step"
 
 @pytest.fixture
 def tab(page: Any) -> Any:
-    page.wait_for_timeout(300)  # the tabs that do not fit move into a menu once they are measured
-    page.locator('button[role="tab"]:has-text("Structure"):visible').first.click()
-    page.locator("#pg-structure-prompt textarea").wait_for(state="visible")
+    open_tab(page, "Structure")
     page.wait_for_selector(f"{REPORT}[data-state=fine]")
     return page
 
@@ -54,17 +65,13 @@ def compiled(page: Any, state: str, words: str) -> str:
 
 
 def run(page: Any) -> None:
-    before = page.get_attribute(TEXT, "data-number")
-    page.click("#pg-structure-run")
-    page.wait_for_selector(f"{TEXT}:not([data-number='{before}'])")
-    page.wait_for_selector(f"{TEXT}:not(.pg-running)")
+    start(page, TEXT, "structure")
+    settled(page, TEXT, "structure")
     page.wait_for_selector(f"{WITH} .pg-s-verdict[data-status]:not([data-status=''])")
 
 
-def choose(page: Any, lesson: str) -> None:
-    page.click(f'{TAB} [data-lesson="{lesson}"]')
-    page.wait_for_selector(f'{TAB} [data-lesson="{lesson}"][aria-pressed="true"]')
-    page.wait_for_timeout(200)
+def choose(page: Any, name: str) -> None:
+    choose_lesson(page, "structure", next(lesson for lesson in load_lessons(FOLDER) if lesson.name == name))
 
 
 def text(page: Any, side: str = WITH) -> str:
@@ -134,8 +141,7 @@ def test_errors_name_the_place_and_the_next_run_is_fine(tab: Any) -> None:
         else:
             assert place in (shown.text_content() or "")
     tab.click("#pg-structure-run")
-    tab.wait_for_selector(f"{TEXT} .pg-notice:not([hidden])")
-    assert words in text_of(tab, f"{TEXT} .pg-notice")
+    tab.locator(f"{TEXT} .pg-notice", has_text=words).wait_for()
     write(tab, "ok", kind="regex")
     compiled(tab, "fine", "compiled in")
     tab.wait_for_selector(f"{TEXT} .pg-notice", state="hidden")
@@ -169,13 +175,13 @@ def test_a_candidate_branches_under_the_grammar_and_a_masked_one_is_refused(tab:
     row = tab.locator(f"{STEP} tbody tr{label}")
     number = tab.get_attribute(TEXT, "data-number")
     row.click()
-    tab.wait_for_selector(f"{TEXT}:not([data-number='{number}']):not(.pg-running)")
+    tab.wait_for_selector(f"{TEXT}:not([data-number='{number}'])")
+    settled(tab, TEXT, "structure")
     tab.wait_for_selector(f"{WITH} .pg-s-verdict[data-status=valid]")
     assert text(tab) == f"{other}."
     tab.wait_for_selector(f"{STEP} tbody tr:has-text('masked by grammar')")
     tab.locator(f"{STEP} tbody tr", has_text="masked by grammar").first.click()
-    tab.wait_for_selector(f"{TEXT} .pg-notice:not([hidden])")
-    assert "breaks the grammar" in text_of(tab, f"{TEXT} .pg-notice")
+    tab.wait_for_selector(f"{TEXT} .pg-notice:has-text('breaks the grammar')")
 
 
 def test_both_engines_can_be_chosen(tab: Any) -> None:
@@ -218,9 +224,7 @@ def test_hostile_grammars_and_prompts_stay_text(tab: Any) -> None:
 
 def test_the_tab_fits_a_phone(open_page: Callable[..., Any]) -> None:
     page = open_page(viewport={"width": 390, "height": 844})
-    page.wait_for_timeout(500)
-    page.click(".overflow-menu > button")
-    page.click('.overflow-dropdown button:has-text("Structure")')
+    open_tab(page, "Structure")
     page.wait_for_selector(f"{REPORT}[data-state=fine]")
     for part in (TEXT, f"{TAB} .pg-fields", REPORT):
         box = page.locator(part).bounding_box()

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from tests.browser.conftest import Site, open_tab, set_run, text_of, until
+from tests.browser.conftest import Site, open_tab, set_run, settled, start, text_of, until, wait_for_end
 
 VIEW = ".pg-sweep"
 BUTTONS = f"{VIEW} .pg-sweep-seeds button"
@@ -24,11 +24,9 @@ def tab(page: Any) -> Any:
 def sweep(page: Any, wait: bool = True, **values: object) -> None:
     for name, value in values.items():
         page.fill(f'#pg-sweep-fields [data-field="{name}"]', str(value))
-    before = page.get_attribute(VIEW, "data-number")
-    page.click("#pg-sweep-run")
-    page.wait_for_selector(f"{VIEW}:not([data-number='{before}'])")
+    start(page, VIEW, "sweep")
     if wait:
-        page.wait_for_selector(f"{VIEW}:not(.pg-running)")
+        settled(page, VIEW, "sweep")
 
 
 def test_a_sweep_draws_bands_and_a_run_opens_in_inspect(tab: Any, tmp_path: Path) -> None:
@@ -45,6 +43,7 @@ def test_a_sweep_draws_bands_and_a_run_opens_in_inspect(tab: Any, tmp_path: Path
     wanted = tab.locator(BUTTONS).last.get_attribute("title")
     tab.locator(BUTTONS).last.click()
     tab.wait_for_selector(".pg-tab-inspect .pg-strip:not(.pg-running) .pg-token >> nth=5")
+    wait_for_end(tab)
     labels = "".join(tab.locator(".pg-tab-inspect .pg-token").all_text_contents())
     assert labels.replace("↵", "\n") == wanted
     assert tab.locator('[data-setting="seed"]').input_value() == "4"
@@ -73,6 +72,7 @@ def test_two_knobs_make_a_heat_map_whose_cells_open_their_run(tab: Any) -> None:
     # The lower left cell: the lowest value of both knobs
     plot.click(position={"x": size["width"] * 0.25, "y": size["height"] * 5 / 6})
     tab.wait_for_selector(".pg-tab-inspect .pg-strip:not(.pg-running) .pg-token >> nth=3")
+    wait_for_end(tab)
     assert tab.locator('.pg-knob[data-stage="temperature"] .pg-knob-number').input_value() == "0.5"
     assert tab.locator('.pg-knob[data-stage="top_p"] .pg-knob-number').input_value() == "0.6"
 
@@ -86,7 +86,7 @@ def test_what_is_said_beside_the_knobs_is_of_the_run_in_inspect(tab: Any) -> Non
 
 def test_stop_keeps_what_came_frees_every_block_and_the_page_answers_meanwhile(tab: Any, site: Site) -> None:
     blocks = site.engine.block_manager
-    start = blocks.num_free_blocks
+    before = blocks.num_free_blocks
     set_run(tab, logit_bias="0: -100\n2: -100")
     sweep(tab, wait=False, low=0.5, high=1, count=10, seeds=16, max_new_tokens=10)
     until(lambda: int(tab.get_attribute(VIEW, "data-done")) >= 1, "a first run", seconds=120)
@@ -94,8 +94,8 @@ def test_stop_keeps_what_came_frees_every_block_and_the_page_answers_meanwhile(t
     tab.locator("#pg-score-prompt textarea").wait_for(state="visible")
     open_tab(tab, "Sweep")
     tab.click("#pg-sweep-stop")
-    until(lambda: blocks.num_free_blocks == start, "free blocks", seconds=20)
-    tab.wait_for_selector(f"{VIEW}:not(.pg-running)")
+    until(lambda: blocks.num_free_blocks == before, "free blocks", seconds=20)
+    settled(tab, VIEW, "sweep")
     done = int(tab.get_attribute(VIEW, "data-done"))
     assert text_of(tab, f"{VIEW} .pg-phase") == f"stopped: {done} of 160 runs"
     assert 1 <= done < 160

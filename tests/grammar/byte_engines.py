@@ -23,7 +23,7 @@ def engine(name: str) -> MaskEngine:
 
 def compiled(name: str = "xgrammar", **fields: Any) -> Compiled:
     """Admitted and compiled; GrammarError if refused."""
-    grammar = Grammar(engine=name, **fields)
+    grammar = Grammar(**{"engine": name, **fields})
     lowered = lower(grammar)
     source, num_rules = engine(name).compile(lowered)
     return Compiled(grammar, num_rules, 0.0, lowered.notes, engine(name), engine(name).load(source))
