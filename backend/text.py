@@ -187,6 +187,7 @@ class Released:
 
     @property
     def text(self) -> str:
+        """What all of them add."""
         return "".join(self.texts)
 
 

@@ -30,10 +30,12 @@ class Nucleus:
 
     @property
     def num_kept(self) -> int:
+        """Tokens that are not cut."""
         return sum(value > 0 for value in self.after)
 
     @property
     def kept_mass(self) -> float:
+        """Their probability before the cut, 0 to 1."""
         return sum(p for p, after in zip(self.probabilities, self.after, strict=True) if after > 0)
 
 

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import atexit
-import base64
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
-import time
 from collections import OrderedDict
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from backend.errors import GrammarError, PlaygroundError
-from backend.grammar.engines import ENGINES, MaskEngine
+from backend.grammar.engines import ENGINES
 from backend.grammar.lowering import Lowered, lower
-from backend.grammar.matcher import Matcher, Tokens
+from backend.grammar.matcher import MaskEngine, Matcher, Tokens
 from backend.request import Grammar
 
 SECONDS = 2.0
@@ -84,23 +84,9 @@ class Compiler:
         return Compiled(grammar, found.num_rules, found.seconds, lowered.notes, found.engine, found.handle)
 
     def _compiled(self, grammar: Grammar, lowered: Lowered) -> Compiled:
-        answer = self._running().ask(
-            {
-                "engine": grammar.engine,
-                "kind": lowered.kind,
-                "source": lowered.source,
-                "rules": lowered.rules,
-                "seconds": self._seconds,
-            }
-        )
-        if "error" in answer:
-            error = answer["error"]
-            raise GrammarError(
-                error["message"],
-                keyword=error.get("keyword", ""),
-                line=error.get("line"),
-                column=error.get("column"),
-            )
+        answer = self._running().ask(grammar.engine, lowered, self._seconds)
+        if "message" in answer:
+            raise GrammarError(answer.pop("message"), **answer)
         engine = self._engine(grammar.engine)
         handle = engine.load(answer["compiled"])
         return Compiled(grammar, answer["num_rules"], answer["seconds"], lowered.notes, engine, handle)
@@ -129,31 +115,31 @@ class _Process:
     """The worker process and the jobs it has not answered yet."""
 
     def __init__(self, tokens: Tokens):
-        root = str(Path(__file__).parents[2])
-        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "backend.grammar.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
-        )
+        paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "backend.grammar.worker", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # whatever a library prints
+                pass_fds=[theirs.fileno()],
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+            )
+        self._connection = Connection(ours.detach())
         self._jobs: dict[int, Future[dict[str, Any]]] = {}
         self._next = 0
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of sending; the answering thread must never wait for it
         self._ready: Future[None] = Future()
-        texts = [base64.b64encode(text).decode() for text in tokens.texts]
-        threading.Thread(
-            target=self._send, args=({"texts": texts, "end_ids": tokens.end_ids},), daemon=True
-        ).start()
-        threading.Thread(target=self._read, name="grammar answers", daemon=True).start()
+        threading.Thread(target=self._serve, args=(tokens,), name="grammar answers", daemon=True).start()
         atexit.register(self.close)
 
     @property
     def alive(self) -> bool:
+        """Whether the process still runs."""
         return self._process.poll() is None
 
-    def ask(self, job: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a job; the time limit counts from when the process is ready.
+    def ask(self, engine: str, lowered: Lowered, seconds: float) -> dict[str, Any]:
+        """The answer to a job; its time limit, which the process itself keeps, counts from when it is ready.
 
         Raises:
             PlaygroundError: the process ended or does not answer.
@@ -162,50 +148,32 @@ class _Process:
         try:
             self._ready.result(START_SECONDS)
             with self._lock:
-                number = self._next
+                self._jobs[self._next] = answer
+                self._connection.send((self._next, engine, lowered, seconds))
                 self._next += 1
-                self._jobs[number] = answer
-            self._send(job | {"job": number})
-            deadline = time.monotonic() + START_SECONDS  # the process itself keeps the limit of a job
-            return answer.result(max(0.0, deadline - time.monotonic()))
+            return answer.result(START_SECONDS)
         except (FutureTimeout, OSError):
             self.close()
             raise PlaygroundError("the process that compiles grammars does not answer") from None
 
-    def _send(self, message: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
+    def _serve(self, tokens: Tokens) -> None:
+        """Hand out answers until the process is gone; nobody is left waiting then."""
         try:
-            with self._lock:
-                self._process.stdin.write(json.dumps(message).encode() + b"\n")
-                self._process.stdin.flush()
-        except (BrokenPipeError, ValueError):
-            self._fail()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            answer = json.loads(line)
-            if "ready" in answer:
-                self._ready.set_result(None)
-                continue
-            with self._lock:
-                waiting = self._jobs.pop(answer["job"], None)
-            if waiting is not None:
-                waiting.set_result(answer)
-        self._fail()
-
-    def _fail(self) -> None:
-        """The process is gone: nobody may be left waiting."""
+            self._connection.send(tokens)
+            self._ready.set_result(self._connection.recv())
+            while True:
+                number, answer = self._connection.recv()
+                self._jobs.pop(number).set_result(answer)
+        except (EOFError, OSError):
+            pass
         error = PlaygroundError("the process that compiles grammars ended")
-        with self._lock:
-            waiting, self._jobs = list(self._jobs.values()), {}
-        if not self._ready.done():
-            waiting.append(self._ready)  # type: ignore[arg-type]
-        for future in waiting:
+        futures: list[Future[Any]] = [self._ready, *list(self._jobs.values())]
+        for future in futures:
             if not future.done():
                 future.set_exception(error)
 
     def close(self) -> None:
+        """End the process; who still waits gets a PlaygroundError."""
         atexit.unregister(self.close)
         self._process.kill()
         self._process.wait()

@@ -32,6 +32,8 @@ _HALVES = re.compile(rf"(?P<halves>(?<!-){_HALF}(?:-{_HALF})?(?!-))|\\[\s\S]")
 
 
 class Token(NamedTuple):
+    """`kind` is a group of _TOKEN; `place` counts characters of the source from 0."""
+
     kind: str
     text: str
     place: int

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from backend.errors import GrammarError, PlaygroundError
 from backend.grammar.lowering import Lowered
-from backend.grammar.matcher import Tokens, unpacked
+from backend.grammar.matcher import MaskEngine, Matcher, Tokens, unpacked
 
 _OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 # Without it a mask would allow one way only to cut forced text into tokens.
@@ -34,7 +34,7 @@ class _Vocabulary:
         return [self._bytes[bytes([byte])] for byte in data if bytes([byte]) in self._bytes]
 
 
-class LLGuidance:
+class LLGuidance(MaskEngine):
     """Compiles for one vocabulary."""
 
     def __init__(self, tokens: Tokens):
@@ -42,11 +42,6 @@ class LLGuidance:
         self._vocab_size = len(tokens.texts)
 
     def compile(self, lowered: Lowered) -> tuple[str, int]:
-        """(the grammar as llguidance takes it, number of its rules).
-
-        Raises:
-            GrammarError: as llguidance sees it.
-        """
         source = _source(lowered)
         failed, messages = LLMatcher.validate_grammar_with_warnings(source, self._tokenizer)
         if failed or messages:
@@ -67,9 +62,7 @@ class LLGuidance:
         return LMatcher(self._tokenizer, LLMatcher(self._tokenizer, compiled, log_level=0), self._vocab_size)
 
 
-class LMatcher:
-    """See matcher.Matcher."""
-
+class LMatcher(Matcher):
     def __init__(self, tokenizer: LLTokenizer, matcher: LLMatcher, vocab_size: int):
         self._tokenizer = tokenizer
         self._matcher = matcher

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from backend.grammar.lowering import Lowered
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,32 @@ class Matcher(Protocol):
 
     def forced(self) -> bytes:
         """Bytes that must follow, as far as the grammar alone decides."""
+        ...
+
+
+class MaskEngine(Protocol):
+    """Compiles grammars for the vocabulary it was made with."""
+
+    def __init__(self, tokens: Tokens): ...
+
+    def compile(self, lowered: Lowered) -> tuple[str, int]:
+        """(the compiled grammar as text, number of its rules). May take long; nothing can stop it.
+
+        Raises:
+            GrammarError: as the engine sees it, with line and column where there is one.
+        """
+        ...
+
+    def load(self, text: str) -> Any:
+        """A compiled grammar from the text that `compile` gave, in any process of the same vocabulary."""
+        ...
+
+    def matcher(self, compiled: Any) -> Matcher:
+        """A matcher at the start of a text.
+
+        Raises:
+            PlaygroundError: the engine cannot run the grammar.
+        """
         ...
 
 

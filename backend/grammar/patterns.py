@@ -28,11 +28,15 @@ class Chars:
 
 @dataclass(frozen=True)
 class Concat:
+    """Items one after another; without items, the empty text."""
+
     items: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
 class Choice:
+    """One of the options; without options, nothing at all."""
+
     options: tuple[Node, ...]
 
 
@@ -46,10 +50,10 @@ class Repeat:
 
 
 Node = Chars | Concat | Choice | Repeat
-EMPTY = Concat(())
 
 
 def union(parts: Iterable[tuple[int, int]]) -> Ranges:
+    """Sorted, disjoint ranges of all the code points in `parts`, in any order."""
     merged: list[tuple[int, int]] = []
     for low, high in sorted(parts):
         if merged and low <= merged[-1][1] + 1:
@@ -60,10 +64,12 @@ def union(parts: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def intersection(left: Ranges, right: Ranges) -> Ranges:
+    """Code points in both."""
     return union((max(a, c), min(b, d)) for a, b in left for c, d in right if max(a, c) <= min(b, d))
 
 
 def complement(ranges: Ranges, within: Ranges) -> Ranges:
+    """Code points of `within` that are not in `ranges`."""
     left: list[tuple[int, int]] = []
     for start, end in within:
         for low, high in ranges:

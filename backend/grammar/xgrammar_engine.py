@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from backend.errors import GrammarError
 from backend.grammar.lowering import Lowered, placeholder
-from backend.grammar.matcher import Tokens, unpacked
+from backend.grammar.matcher import MaskEngine, Matcher, Tokens, unpacked
 
 MAX_MASK_SECONDS = 0.03
 PROBE_STEPS, PROBE_SECONDS = 32, 0.5
@@ -27,7 +27,7 @@ _SECOND = re.compile(rb"[\xa0-\xbf]")
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")
 
 
-class XGrammar:
+class XGrammar(MaskEngine):
     """Compiles for one vocabulary."""
 
     def __init__(self, tokens: Tokens):
@@ -40,11 +40,6 @@ class XGrammar:
         self._surrogates = Surrogates(tokens.texts)
 
     def compile(self, lowered: Lowered) -> tuple[str, int]:
-        """(the compiled grammar as text, number of its rules). May take long; nothing can stop it.
-
-        Raises:
-            GrammarError: as xgrammar sees it, with line and column where there is one.
-        """
         compiler = xgrammar.GrammarCompiler(self._info, max_threads=1, cache_enabled=False)
         try:
             if lowered.kind == "structural_tag":
@@ -60,7 +55,6 @@ class XGrammar:
         return compiled.serialize_json(), str(compiled.grammar).count("::=")
 
     def load(self, text: str) -> Any:
-        """A compiled grammar from the text that compile gave; matchers are made of it."""
         return xgrammar.CompiledGrammar.deserialize_json(text, self._info)
 
     def matcher(self, compiled: Any) -> XMatcher:
@@ -107,9 +101,7 @@ def probe(matcher: XMatcher) -> None:
             break
 
 
-class XMatcher:
-    """See matcher.Matcher."""
-
+class XMatcher(Matcher):
     def __init__(self, matcher: Any, surrogates: Surrogates, after_lead: Sequence[bool] = (False,)):
         self._matcher = matcher
         self._surrogates = surrogates

@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from backend.errors import GrammarError, PlaygroundError
 from backend.grammar import validation
-from backend.grammar.engines import ENGINES, MaskEngine
+from backend.grammar.engines import ENGINES
 from backend.grammar.lowering import lower
-from backend.grammar.matcher import Tokens
+from backend.grammar.matcher import MaskEngine, Tokens
 from backend.request import Grammar
 
 BYTES = Tokens((*(bytes([byte]) for byte in range(256)), b""), (256,))

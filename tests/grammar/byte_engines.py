@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from backend.grammar.compiler import Compiled
-from backend.grammar.engines import ENGINES, MaskEngine
+from backend.grammar.engines import ENGINES
 from backend.grammar.lowering import lower
-from backend.grammar.matcher import Tokens
+from backend.grammar.matcher import MaskEngine, Tokens
 from backend.request import Grammar
 
 END = 256

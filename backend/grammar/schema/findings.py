@@ -18,9 +18,11 @@ class Findings:
 
     @property
     def notes(self) -> list[str]:
+        """In the order they were made."""
         return list(self._notes)
 
     def note(self, text: str) -> None:
+        """Add a sentence; the same one again changes nothing."""
         self._notes[text] = None
 
     def named(self, node: patterns.Node, kind: str = "string") -> str:

@@ -20,15 +20,18 @@ class Impossible(Exception):
 
 
 def pointer(path: str, *parts: str | int) -> str:
+    """A JSON pointer with further parts, which are escaped."""
     return path + "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
 
 
 def refusal(keyword: str, path: str, why: str) -> GrammarError:
+    """The error that refuses a keyword of the schema at `path`."""
     place = pointer(path, keyword)
     return GrammarError(f"{keyword} at {place}: {why}", keyword=keyword, pointer=place)
 
 
 def closed(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    """An object with these keys and no others."""
     return {
         "type": "object",
         "properties": properties,
@@ -38,6 +41,7 @@ def closed(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
 
 
 def choice(options: list[dict[str, Any]]) -> dict[str, Any]:
+    """Any of the options: one enum where all are enums, the option itself where it is alone."""
     flat: list[dict[str, Any]] = []
     for option in options:
         flat.extend(option.get("anyOf", (option,)))
@@ -70,6 +74,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def kinds(node: dict[str, Any]) -> frozenset[str]:
+    """The JSON types of its values, integers among the numbers; all types where it does not say."""
     if "enum" in node:
         names = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "string"}
         return frozenset(names[type(value)] for value in node["enum"])

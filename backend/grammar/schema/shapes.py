@@ -44,6 +44,7 @@ class Shapes:
         return {"type": name} if build is None else build(schema, path)
 
     def number(self, name: str, schema: dict[str, Any], path: str) -> dict[str, Any]:
+        """An integer or number within bounds."""
         if "multipleOf" in schema:
             raise refusal("multipleOf", path, "divisibility is not enforced")
         low, high = bounds(schema, path)
@@ -67,6 +68,7 @@ class Shapes:
         return node
 
     def string(self, schema: dict[str, Any], path: str) -> dict[str, Any]:
+        """A string by pattern or format, of a length in characters."""
         low, high = schema.get("minLength", 0), schema.get("maxLength")
         if high is not None and high < low:
             raise Impossible(path, f"minLength {low} is more than maxLength {high}")
@@ -122,6 +124,7 @@ class Shapes:
         return rules.counted_plainly(node)
 
     def array(self, schema: dict[str, Any], path: str) -> dict[str, Any]:
+        """An array of given first items and a rule for the rest."""
         if "additionalItems" in schema and isinstance(schema.get("items"), list):
             raise refusal("additionalItems", path, "of an older draft; use prefixItems and items")
         if isinstance(schema.get("items"), list):
@@ -154,6 +157,7 @@ class Shapes:
         return node
 
     def object(self, schema: dict[str, Any], path: str) -> dict[str, Any]:
+        """A closed object where keys are named, else a map."""
         low, high = int(schema.get("minProperties", 0)), schema.get("maxProperties")
         required = list(dict.fromkeys(schema.get("required", ())))
         declared = schema.get("properties", {})
