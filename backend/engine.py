@@ -27,6 +27,7 @@ from backend.loop import Loop
 from backend.model import catalogue
 from backend.model.bundled import NAME as BUNDLED
 from backend.model.catalogue import LoadedModel
+from backend.model.files import first_line
 from backend.model.runner import ModelRunner, kv_bytes_per_token
 from backend.pool_watch import PoolWatch
 from backend.protocol import Capabilities
@@ -59,7 +60,10 @@ class Engine:
         inline: bool = False,
         verified: bool = False,
     ):
-        """`verified`: another engine has already compared this model's paged logits with its own."""
+        """`verified`: another engine has already compared this model's paged logits with its own.
+
+        `notes` then holds what of the model's settings is not used, one sentence each.
+        """
         self.model_name = loaded.name
         self.block_size = block_size
         self.block_manager = BlockManager(num_blocks, block_size)
@@ -71,7 +75,7 @@ class Engine:
         self._loaded = loaded
         self._siblings: dict[int, Engine] = {}
         self._siblings_lock = threading.Lock()
-        self._eos_ids = _eos_ids(loaded)
+        self._eos_ids, self.notes = _eos_ids(loaded, self._runner.vocab_size)
         pool = Pool(self._runner, self.block_manager)
         self._loop = Loop(Scheduler(pool), inline)
         self._drafts = Drafts(loaded, pool, self._loop.add_pool)
@@ -354,12 +358,31 @@ class Engine:
         elif not self.has_chat_template:
             raise RequestError(f"{self.model_name} has no chat template; send the prompt without chat")
         else:
-            messages = [{"role": "user", "content": prompt}]
-            text = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-            prompt_ids = self._vocabulary.encode(str(text), add_special_tokens=False)
+            prompt_ids = self._vocabulary.encode(self._in_template(prompt), add_special_tokens=False)
         if not prompt_ids:
             raise RequestError(f"the prompt {prompt[:40]!r} has no tokens")
         return prompt_ids
+
+    def _in_template(self, prompt: str) -> str:
+        """The prompt as the user's turn of a chat.
+
+        Raises:
+            RequestError: the model's chat template does not work; names it and its reason.
+        """
+        messages = [{"role": "user", "content": prompt}]
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            )
+        except Exception as error:  # a template is a program: it may raise anything
+            template = self._tokenizer.chat_template
+            kind = (
+                f"chat templates ({', '.join(template)})" if isinstance(template, dict) else "chat template"
+            )
+            raise RequestError(
+                f"the {kind} of {self.model_name} cannot be used: {type(error).__name__}: "
+                f"{first_line(error)}; send the prompt without chat"
+            ) from error
 
     def _check_room(self, request: Request, num_prompt_tokens: int, num_samples: int) -> None:
         """A request that could not run even alone in the pool is refused at once."""
@@ -423,13 +446,20 @@ def _completed(request: Request, stream: EventStream) -> Trace:
     return trace
 
 
-def _eos_ids(loaded: LoadedModel) -> frozenset[int]:
+def _eos_ids(loaded: LoadedModel, vocab_size: int) -> tuple[frozenset[int], tuple[str, ...]]:
+    """The ids that end a text, and a note on those that are no token of the model."""
     configured = loaded.model.generation_config.eos_token_id if loaded.model.generation_config else None
     if configured is None:
         configured = loaded.model.config.get_text_config().eos_token_id
     if configured is None:
-        return frozenset()
-    return frozenset([configured] if isinstance(configured, int) else configured)
+        return frozenset(), ()
+    given = [configured] if isinstance(configured, int) else configured
+    outside = [token_id for token_id in given if not 0 <= token_id < vocab_size]
+    note = (
+        f"end ids outside the vocabulary are ignored: {', '.join(map(str, outside))} "
+        f"({loaded.name} has ids 0 to {vocab_size - 1})"
+    )
+    return frozenset(given).difference(outside), (note,) if outside else ()
 
 
 def _device(name: str) -> torch.device:

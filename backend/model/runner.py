@@ -14,6 +14,7 @@ from backend.errors import ModelUnavailable
 from backend.kv.paged_attention import Bundle, PackedBatch, Row, paged_attention
 from backend.kv.paged_cache import PagedCache
 from backend.kv.size import kv_cache_bytes
+from backend.model.files import first_line
 
 _ATTENTION = "decoding_playground_paged"
 BUNDLED_TOKENS = 256
@@ -146,8 +147,10 @@ class ModelRunner:
         """Compare a short text computed in pages, in parts, with the model's own attention.
 
         Raises:
-            ModelUnavailable: they differ by more than rounding, so the model cannot be paged correctly.
+            ModelUnavailable: they differ by more than rounding or cannot be computed, so the model cannot be
+                paged correctly; or a weight is no number.
         """
+        _refuse_broken_weights(self.model)
         ids = torch.randint(self.vocab_size, (12,), generator=torch.Generator().manual_seed(0)).tolist()
         size = self.cache.block_size
         table = list(range(-(-len(ids) // size)))
@@ -157,6 +160,11 @@ class ModelRunner:
             paged = torch.cat([self.forward([part])[0] for part in parts]).float()
             self.model.set_attn_implementation("eager")
             whole = self.model(input_ids=self._tensor([ids]), use_cache=False).logits
+        except (ValueError, RuntimeError, TypeError, IndexError, AttributeError) as error:
+            raise ModelUnavailable(
+                f"{type(self.model).__name__} cannot be paged: its layers do not work with paged attention "
+                f"({type(error).__name__}: {first_line(error)})"
+            ) from error
         finally:
             self.cache = pool
             self.model.set_attn_implementation(_ATTENTION)
@@ -168,6 +176,22 @@ class ModelRunner:
                 f"{type(self.model).__name__} cannot be paged correctly: its logits change by "
                 f"{difference:.2g} of their size, at most {limit:g} is rounding"
             )
+
+
+def _refuse_broken_weights(model: PreTrainedModel) -> None:
+    """Raises ModelUnavailable naming the tensors with a weight that is NaN or infinite."""
+    broken = [
+        name
+        for name, weight in model.named_parameters()
+        if weight.is_floating_point() and not weight.isfinite().all()
+    ]
+    if broken:
+        kind = "NaN" if model.get_parameter(broken[0]).isnan().any() else "infinity"
+        more = f" and {len(broken) - 3} more" if len(broken) > 3 else ""
+        raise ModelUnavailable(
+            f"{type(model).__name__} cannot be run: the weights hold {kind} in "
+            f"{', '.join(broken[:3])}{more}. The file is damaged; load it again."
+        )
 
 
 def kv_bytes_per_token(model: PreTrainedModel) -> int:
