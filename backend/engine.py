@@ -35,7 +35,7 @@ from backend.request import Grammar, Request, Sample, SamplingParams, Speculativ
 from backend.sampling import noise
 from backend.sampling.pipeline import Pipeline
 from backend.scheduler import Pool, Run, Scheduler
-from backend.sequence import Sequence
+from backend.sequence import LONG_SALT, Sequence
 from backend.stream import EventStream
 from backend.text import Vocabulary
 from backend.trace import Trace
@@ -201,7 +201,13 @@ class Engine:
 
     def find_blocks(self, token_ids: Iterable[int], cache_salt: str) -> list[int]:
         """The full blocks that hold the first of these tokens for that salt now, in their order."""
-        return self._loop.ask(lambda _: self.block_manager.find(token_ids, cache_salt))
+        known = list(token_ids)
+
+        def find(_: Scheduler) -> list[int]:
+            salts = (cache_salt, cache_salt + LONG_SALT)
+            return max((self.block_manager.find(known, salt) for salt in salts), key=len)
+
+        return self._loop.ask(find)
 
     def with_pool(self, num_blocks: int) -> Engine:
         """An engine over the same weights with a loop and a pool of that size of its own; one per size."""
@@ -241,7 +247,13 @@ class Engine:
             )
         self._check_room(request, len(token_ids), 1)
         first, rest = token_ids[:1], tuple(token_ids[1:])
-        return self._start(request, first, request.sampling, lambda context: score(context, rest))
+        return self._start(
+            request,
+            first,
+            request.sampling,
+            lambda context: score(context, rest),
+            num_known_tokens=len(token_ids),
+        )
 
     def evaluate(self, request: Request) -> TokenDecoded:
         """The next step of a request, prompt and output_prefix given, without running on.
@@ -384,12 +396,34 @@ class Engine:
                 f"{first_line(error)}; send the prompt without chat"
             ) from error
 
+    def _context_length(self, num_known_tokens: int) -> int:
+        """Tokens that a request with so many known beforehand can hold.
+
+        A model with two sets of position factors would have to compute a text anew where the length passes
+        their border, and its probabilities would jump. So the text ends there; a longer prompt uses the long
+        factors from its first token on.
+        """
+        border = self._runner.border
+        if border is None or num_known_tokens > border:
+            return self.context_length
+        return min(border + 1, self.context_length)
+
+    def _context_ends(self, context_length: int) -> str:
+        if context_length == self.context_length:
+            return ""
+        return (
+            f"The text ends after {context_length:,} tokens, where {self.model_name} changes its position "
+            f"factors (original_max_position_embeddings {self._runner.border:,}); a prompt longer than that "
+            "uses the long ones throughout."
+        )
+
     def _check_room(self, request: Request, num_prompt_tokens: int, num_samples: int) -> None:
         """A request that could not run even alone in the pool is refused at once."""
         if not request.use_cache:
             return
         # The last token is drawn, but its own keys and values are never needed.
-        longest = min(num_prompt_tokens + request.max_new_tokens, self.context_length) - 1
+        limit = self._context_length(num_prompt_tokens + len(request.output_prefix))
+        longest = min(num_prompt_tokens + request.max_new_tokens, limit) - 1
         shared = num_prompt_tokens // self.block_size if num_samples > 1 else 0
         needed = shared + num_samples * (self.block_manager.num_blocks_for(longest) - shared)
         if needed > self.block_manager.num_blocks:
@@ -407,25 +441,32 @@ class Engine:
         decode: Callable[[Context], Strategy],
         parent: EventStream | None = None,
         constraint: Constraint | None = None,
+        num_known_tokens: int | None = None,
     ) -> EventStream:
+        """`num_known_tokens`: length of the text known beforehand; None for prompt and output_prefix."""
         seed = noise.draw_seed() if request.seed is None else request.seed
         known_ids = (*prompt_ids, *request.output_prefix)
+        context_length = self._context_length(num_known_tokens or len(known_ids))
+        is_long = self._runner.border is not None and context_length == self.context_length
+        salt = request.cache_salt + LONG_SALT * is_long
         context = Context(
             request=request,
             prompt_ids=known_ids,
-            root=Sequence(list(known_ids), len(prompt_ids), request.cache_salt),
+            root=Sequence(list(known_ids), len(prompt_ids), salt),
             seed=seed,
             pipeline=Pipeline(sampling, self._vocabulary.label, request.num_candidates, constraint),
             vocabulary=self._vocabulary,
             blocks=self.block_manager,
             eos_ids=self._eos_ids,
-            context_length=self.context_length,
+            context_length=context_length,
             constraint=constraint,
         )
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         ended = threading.Event()
 
         def emit(event: Event) -> None:
+            if isinstance(event, Finished) and event.reason == "context_full" and not event.message:
+                event = replace(event, message=self._context_ends(context_length))
             events.put(event)
             if isinstance(event, Finished):
                 ended.set()
