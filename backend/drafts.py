@@ -54,7 +54,13 @@ class Drafts:
             )
         name, pool = self._model_pool(params)
         coupled = params.verify == "coupled"
-        return lambda context: ModelDraft(context, name, pool.blocks, shares_luck=coupled)
+        runner = pool.runner
+
+        def make(context: Context) -> Drafter:
+            limit = runner.context_length if context.root.is_long else runner.border or runner.context_length
+            return ModelDraft(context, name, pool.blocks, coupled, limit)
+
+        return make
 
     def _model_pool(self, params: Speculative) -> tuple[str, Pool]:
         skipped = params.skip_layers if params.draft == "layer_skip" else ()
@@ -80,6 +86,13 @@ class Drafts:
             raise RequestError(
                 f"{name} cannot draft for {self._target.name}: another tokenizer ({len(other):,} tokens, "
                 f"{different:,} of them different; {self._target.name} has {len(own):,})"
+            )
+        rows, needed = loaded.model.get_input_embeddings().num_embeddings, self._pool.runner.vocab_size
+        rows = min(rows, loaded.model.config.get_text_config().vocab_size)
+        if rows < needed:
+            raise RequestError(
+                f"{name} cannot draft for {self._target.name}: it has embeddings for {rows:,} tokens, "
+                f"{self._target.name} has {needed:,}"
             )
         return loaded.model
 

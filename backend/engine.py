@@ -27,6 +27,7 @@ from backend.loop import Loop
 from backend.model import catalogue
 from backend.model.bundled import NAME as BUNDLED
 from backend.model.catalogue import LoadedModel
+from backend.model.files import first_line
 from backend.model.runner import ModelRunner, kv_bytes_per_token
 from backend.pool_watch import PoolWatch
 from backend.protocol import Capabilities
@@ -34,7 +35,7 @@ from backend.request import Grammar, Request, Sample, SamplingParams, Speculativ
 from backend.sampling import noise
 from backend.sampling.pipeline import Pipeline
 from backend.scheduler import Pool, Run, Scheduler
-from backend.sequence import Sequence
+from backend.sequence import LONG_SALT, Sequence
 from backend.stream import EventStream
 from backend.text import OutputText, Vocabulary
 from backend.trace import Trace
@@ -59,7 +60,10 @@ class Engine:
         inline: bool = False,
         verified: bool = False,
     ):
-        """`verified`: another engine has already compared this model's paged logits with its own."""
+        """`verified`: another engine has already compared this model's paged logits with its own.
+
+        `notes` then holds what of the model's settings is not used, one sentence each.
+        """
         self.model_name = loaded.name
         self.block_size = block_size
         self.block_manager = BlockManager(num_blocks, block_size)
@@ -71,7 +75,7 @@ class Engine:
         self._loaded = loaded
         self._siblings: dict[int, Engine] = {}
         self._siblings_lock = threading.Lock()
-        self._eos_ids = _eos_ids(loaded)
+        self._eos_ids, self.notes = _eos_ids(loaded, self._runner.vocab_size)
         pool = Pool(self._runner, self.block_manager)
         self._loop = Loop(Scheduler(pool), inline)
         self._drafts = Drafts(loaded, pool, self._loop.add_pool)
@@ -201,7 +205,13 @@ class Engine:
 
     def find_blocks(self, token_ids: Iterable[int], cache_salt: str) -> list[int]:
         """The full blocks that hold the first of these tokens for that salt now, in their order."""
-        return self._loop.ask(lambda _: self.block_manager.find(token_ids, cache_salt))
+        known = list(token_ids)
+
+        def find(_: Scheduler) -> list[int]:
+            salts = (cache_salt, cache_salt + LONG_SALT)
+            return max((self.block_manager.find(known, salt) for salt in salts), key=len)
+
+        return self._loop.ask(find)
 
     def with_pool(self, num_blocks: int) -> Engine:
         """An engine over the same weights with a loop and a pool of that size of its own; one per size."""
@@ -241,7 +251,13 @@ class Engine:
             )
         self._check_room(request, len(token_ids), 1)
         first, rest = token_ids[:1], tuple(token_ids[1:])
-        return self._start(request, first, request.sampling, lambda context: score(context, rest))
+        return self._start(
+            request,
+            first,
+            request.sampling,
+            lambda context: score(context, rest),
+            num_known_tokens=len(token_ids),
+        )
 
     def evaluate(self, request: Request) -> TokenDecoded:
         """The next step of a request, prompt and output_prefix given, without running on.
@@ -358,19 +374,60 @@ class Engine:
         elif not self.has_chat_template:
             raise RequestError(f"{self.model_name} has no chat template; send the prompt without chat")
         else:
-            messages = [{"role": "user", "content": prompt}]
-            text = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-            prompt_ids = self._vocabulary.encode(str(text), add_special_tokens=False)
+            prompt_ids = self._vocabulary.encode(self._in_template(prompt), add_special_tokens=False)
         if not prompt_ids:
             raise RequestError(f"the prompt {prompt[:40]!r} has no tokens")
         return prompt_ids
+
+    def _in_template(self, prompt: str) -> str:
+        """The prompt as the user's turn of a chat.
+
+        Raises:
+            RequestError: the model's chat template does not work; names it and its reason.
+        """
+        messages = [{"role": "user", "content": prompt}]
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            )
+        except Exception as error:  # a template is a program: it may raise anything
+            template = self._tokenizer.chat_template
+            kind = (
+                f"chat templates ({', '.join(template)})" if isinstance(template, dict) else "chat template"
+            )
+            raise RequestError(
+                f"the {kind} of {self.model_name} cannot be used: {type(error).__name__}: "
+                f"{first_line(error)}; send the prompt without chat"
+            ) from error
+
+    def _context_length(self, num_known_tokens: int) -> int:
+        """Tokens that a request with so many known beforehand can hold.
+
+        A model with two sets of position factors would have to compute a text anew where the length passes
+        their border, and its probabilities would jump. So the text ends there; a longer prompt uses the long
+        factors from its first token on.
+        """
+        border = self._runner.border
+        if border is None or num_known_tokens > border:
+            return self.context_length
+        return min(border + 1, self.context_length)
+
+    def _context_ends(self, context_length: int) -> str:
+        if context_length == self.context_length:
+            return ""
+        return (
+            f"The text ends after {context_length:,} tokens, where {self.model_name} changes its position "
+            f"factors (original_max_position_embeddings {self._runner.border:,}); a prompt longer than that "
+            "uses the long ones throughout."
+        )
 
     def _check_room(self, request: Request, num_prompt_tokens: int, num_samples: int) -> None:
         """A request that could not run even alone in the pool is refused at once."""
         if not request.use_cache:
             return
         # The last token is drawn, but its own keys and values are never needed.
-        longest = min(num_prompt_tokens + request.max_new_tokens, self.context_length) - 1
+        limit = self._context_length(num_prompt_tokens + len(request.output_prefix))
+        longest = min(num_prompt_tokens + request.max_new_tokens, limit) - 1
         shared = num_prompt_tokens // self.block_size if num_samples > 1 else 0
         needed = shared + num_samples * (self.block_manager.num_blocks_for(longest) - shared)
         if needed > self.block_manager.num_blocks:
@@ -388,13 +445,18 @@ class Engine:
         decode: Callable[[Context], Strategy],
         parent: EventStream | None = None,
         constraint: Constraint | None = None,
+        num_known_tokens: int | None = None,
     ) -> EventStream:
+        """`num_known_tokens`: length of the text known beforehand; None for prompt and output_prefix."""
         seed = noise.draw_seed() if request.seed is None else request.seed
         known_ids = (*prompt_ids, *request.output_prefix)
+        context_length = self._context_length(num_known_tokens or len(known_ids))
+        is_long = self._runner.border is not None and context_length == self.context_length
+        salt = request.cache_salt + LONG_SALT * is_long
         context = Context(
             request=request,
             prompt_ids=known_ids,
-            root=Sequence(list(known_ids), len(prompt_ids), request.cache_salt),
+            root=Sequence(list(known_ids), len(prompt_ids), salt),
             seed=seed,
             pipeline=Pipeline(
                 sampling,
@@ -406,13 +468,15 @@ class Engine:
             vocabulary=self._vocabulary,
             blocks=self.block_manager,
             eos_ids=self._eos_ids,
-            context_length=self.context_length,
+            context_length=context_length,
             constraint=constraint,
         )
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         ended = threading.Event()
 
         def emit(event: Event) -> None:
+            if isinstance(event, Finished) and event.reason == "context_full" and not event.message:
+                event = replace(event, message=self._context_ends(context_length))
             events.put(event)
             if isinstance(event, Finished):
                 ended.set()
@@ -445,13 +509,20 @@ def _completed(request: Request, stream: EventStream) -> Trace:
     return trace
 
 
-def _eos_ids(loaded: LoadedModel) -> frozenset[int]:
+def _eos_ids(loaded: LoadedModel, vocab_size: int) -> tuple[frozenset[int], tuple[str, ...]]:
+    """The ids that end a text, and a note on those that are no token of the model."""
     configured = loaded.model.generation_config.eos_token_id if loaded.model.generation_config else None
     if configured is None:
         configured = loaded.model.config.get_text_config().eos_token_id
     if configured is None:
-        return frozenset()
-    return frozenset([configured] if isinstance(configured, int) else configured)
+        return frozenset(), ()
+    given = [configured] if isinstance(configured, int) else configured
+    outside = [token_id for token_id in given if not 0 <= token_id < vocab_size]
+    note = (
+        f"end ids outside the vocabulary are ignored: {', '.join(map(str, outside))} "
+        f"({loaded.name} has ids 0 to {vocab_size - 1})"
+    )
+    return frozenset(given).difference(outside), (note,) if outside else ()
 
 
 def _device(name: str) -> torch.device:

@@ -333,7 +333,7 @@ class Scheduler:
         parts = []
         for sequence in pending.sequences:
             if not run.use_cache:
-                piece = Piece(list(sequence.token_ids), 0, None, pending.num_logits)
+                piece = Piece(list(sequence.token_ids), 0, None, pending.num_logits, sequence.is_long)
                 parts.append(_Part(run, pool, sequence, piece, len(sequence)))
                 continue
             if run.prefilling:
@@ -345,7 +345,8 @@ class Scheduler:
                 budget -= end - start
                 self._reserve(run, sequence, end)
                 num_logits = max(0, end - max(start, len(sequence) - pending.num_logits))
-                piece = Piece(sequence.token_ids[start:end], start, sequence.block_table, num_logits)
+                tokens = sequence.token_ids[start:end]
+                piece = Piece(tokens, start, sequence.block_table, num_logits, sequence.is_long)
                 parts.append(_Part(run, pool, sequence, piece, end))
                 if run.prefilling:
                     # One at a time: once this one is in the cache, the next finds what they share.

@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
+# Ends the salt of sequences that use a model's long position factors: their keys are others.
+LONG_SALT = ":\0long"
+
 _numbers = itertools.count()
 
 
@@ -33,6 +36,11 @@ class Sequence:
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it uses the model's long position factors."""
+        return self.salt.endswith(LONG_SALT)
 
     @property
     def num_output_tokens(self) -> int:

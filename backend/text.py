@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from backend.errors import RequestError
+from backend.errors import ModelUnavailable, RequestError
 
 _REPLACEMENT_CHARACTER = "\ufffd"
 _LONE_BYTES = re.compile("[\udc80-\udcff]+")  # as the error handler "surrogateescape" leaves them
@@ -35,19 +35,26 @@ class Vocabulary:
     """The tokens of one Hugging Face tokenizer, read one at a time.
 
     Byte-level BPE (GPT-2, Llama 3, Qwen) and SentencePiece style (Llama 2, Mistral, Gemma) tokens are
-    taken apart exactly. Tokens of any other kind are decoded alone, which loses what depends on
-    their neighbours. Answers are cached per id.
+    taken apart exactly, words (WordPiece, WordLevel) get the space that decoding puts before them. Tokens
+    of any other kind are decoded after another. Answers are cached per id.
 
     Attributes:
         size: one more than the highest id the tokenizer knows; a model may have more rows than that.
     """
 
     def __init__(self, tokenizer: Any) -> None:
-        """`tokenizer` is a transformers tokenizer; the fast kind has a `backend_tokenizer`."""
+        """`tokenizer` is a transformers tokenizer; the fast kind has a `backend_tokenizer`.
+
+        Raises:
+            ModelUnavailable: what a token adds depends on what follows it, so no text could grow by tokens.
+        """
         self._tokenizer = tokenizer
         backend = getattr(tokenizer, "backend_tokenizer", None)
         steps = _decoder_steps(backend)
         kinds = {step["type"] for step in steps}
+        _refuse_backward_steps(steps)
+        known = kinds & {"ByteLevel", "ByteFallback", "Metaspace", "Replace"}
+        self._words = backend if "WordPiece" in kinds or not known else None
         self._replacements = _replacements(steps)
         self._is_byte_level = "ByteLevel" in kinds
         self._has_byte_tokens = "ByteFallback" in kinds
@@ -109,6 +116,10 @@ class Vocabulary:
         name = self._name(token_id)
         if name is None or token_id in self._special_ids:
             return b""
+        if self._words is not None:
+            if self._words.decoder is None:  # decoding then joins the tokens with spaces
+                return f" {name}".encode()
+            return self._words.decoder.decode(["a", name]).removeprefix("a").encode()
         if self._is_byte_level:
             return _byte_level_bytes(name)
         if self._has_byte_tokens and (match := _BYTE_TOKEN.fullmatch(name)):
@@ -135,6 +146,18 @@ def _decoder_steps(backend: Any) -> list[dict[str, Any]]:
     while any(step["type"] == "Sequence" for step in steps):
         steps = [inner for step in steps for inner in step.get("decoders", [step])]
     return steps
+
+
+def _refuse_backward_steps(steps: list[dict[str, Any]]) -> None:
+    """Raises ModelUnavailable where decoding reads a token by what stands after it, or merges equal ones."""
+    for step in steps:
+        if step["type"] == "CTC" or (step["type"] == "BPEDecoder" and step["suffix"]):
+            why = f"its words end in {step['suffix']!r}" if "suffix" in step else "it merges equal tokens"
+            raise ModelUnavailable(
+                f"the tokenizer cannot be read token by token: {why} (decoder {step['type']}), so what a "
+                "token adds depends on the one after it. Use a model with a byte-level, SentencePiece or "
+                "WordPiece tokenizer."
+            )
 
 
 def _replacements(steps: list[dict[str, Any]]) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import TokenizersBackend
 
-from backend.errors import RequestError
+from backend.errors import ModelUnavailable, RequestError
 from backend.request import Request
 from backend.text import OutputText, Released, Vocabulary
 
@@ -177,10 +177,54 @@ def test_metaspace_tokens_keep_their_space_and_have_no_byte_tokens() -> None:
     assert [vocabulary.label(token_id) for token_id in (1, 2, 3)] == [" a", "b", "<0x0A>"]
 
 
-def test_tokens_of_another_kind_are_decoded_alone() -> None:
-    tokenizer = Tokenizer(models.WordLevel({"cat": 0, "▁dog": 1}, "cat"))
-    vocabulary = Vocabulary(TokenizersBackend(tokenizer_object=tokenizer))
-    assert [vocabulary.token_bytes(token_id) for token_id in (0, 1)] == [b"cat", "▁dog".encode()]
+WORDS = ["[UNK]", "[CLS]", "play", "##ing", "##ed", "walk", "##s", ".", ",", "'", "s", "don", "t", "é", "##é"]
+
+
+def words(decoder: decoders.Decoder | None, model: str = "WordPiece") -> TokenizersBackend:
+    vocab = {name: token_id for token_id, name in enumerate(WORDS)}
+    made = models.WordPiece(vocab, unk_token="[UNK]") if model == "WordPiece" else models.WordLevel(vocab)
+    tokenizer = Tokenizer(made)
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.decoder = decoder
+    tokenizer.add_special_tokens(["[CLS]"])
+    return TokenizersBackend(tokenizer_object=tokenizer)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["playing walking", "plays, played.", "walk 's", "don ' t play s", "é walk é", "walké . [CLS] play"],
+)
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        decoders.WordPiece(),
+        decoders.WordPiece(cleanup=False),
+        decoders.Sequence([decoders.WordPiece(), decoders.Replace("é", "e")]),
+        None,
+        decoders.Fuse(),
+    ],
+)
+def test_words_read_as_decoding_at_once_reads_them(decoder: decoders.Decoder | None, text: str) -> None:
+    tokenizer = words(decoder, "WordLevel" if decoder is None else "WordPiece")
+    vocabulary = Vocabulary(tokenizer)
+    before, ids = vocabulary.encode("walk"), vocabulary.encode(text) if decoder else [2, 7, 5, 13, 2]
+    whole = tokenizer.decode(before + ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    start = tokenizer.decode(before, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    assert start + vocabulary.text(ids) == whole
+
+
+@pytest.mark.parametrize(
+    ("decoder", "why"),
+    [
+        (decoders.BPEDecoder(), "its words end in '</w>'"),
+        (decoders.BPEDecoder("@@"), "its words end in '@@'"),
+        (decoders.Sequence([decoders.BPEDecoder("</w>"), decoders.Fuse()]), "its words end in '</w>'"),
+        (decoders.CTC(), "it merges equal tokens"),
+    ],
+)
+def test_tokens_that_what_follows_changes_are_refused(decoder: decoders.Decoder, why: str) -> None:
+    with pytest.raises(ModelUnavailable, match=f"cannot be read token by token: {why}"):
+        Vocabulary(words(decoder))
 
 
 def test_half_a_surrogate_pair_is_refused_by_position(byte_level: TokenizersBackend) -> None:

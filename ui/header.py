@@ -168,7 +168,8 @@ def model_payload(loader: Loader, session: Session | None = None) -> dict[str, A
     }
     if engine is not None:
         payload["model"] = engine.model_name
-        payload["facts"] = [engine.precision, engine.device, f"{engine.context_length:,} tokens of context"]
+        context = f"{engine.context_length:,} tokens of context"
+        payload["facts"] = [engine.precision, engine.device, context, *engine.notes]
     elif not loader.done:
         payload |= {"loading": loader.message, "fraction": loader.fraction}
     if session is not None:

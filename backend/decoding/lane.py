@@ -86,7 +86,7 @@ class Lane:
             shown = self._context.vocabulary.text(request.output_prefix) + self.text
         cut_by = {
             "length": f"cut at the limit of {request.max_new_tokens} new tokens",
-            "context_full": f"cut at the {self._context.context_length:,} tokens the model holds",
+            "context_full": f"cut where the context ends, at {self._context.context_length:,} tokens",
             "stop": "cut by a stop string",
         }.get(reason)
         verdict = constraint.judge(output_ids, shown, cut_by)

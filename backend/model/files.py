@@ -19,11 +19,18 @@ def is_wanted(file: str) -> bool:
 
 
 def refuse_unsafe_files(name: str, place: str, files: Collection[str]) -> None:
-    """Refuse a model without safetensors weights. `files` are the names at the top level of `place`.
+    """Refuse a model without safetensors weights, or with an adapter.
+
+    `files` are the names at the top level of `place`.
 
     Raises:
         ModelUnavailable: names the model, the place and what was found instead.
     """
+    if any(file.startswith("adapter_") for file in files):
+        raise ModelUnavailable(
+            f"{name} holds an adapter (adapter_config.json or its weights) in {place}. Adapters are not "
+            "read, so its text would be that of the base. Merge it with peft's merge_and_unload() first."
+        )
     if "config.json" not in files:
         raise ModelUnavailable(f"{name} has no config.json in {place}, so it is no transformers model.")
     if any(_WEIGHT_FILE.fullmatch(file) for file in files):

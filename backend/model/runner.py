@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -14,9 +16,14 @@ from backend.errors import ModelUnavailable
 from backend.kv.paged_attention import Bundle, PackedBatch, Row, paged_attention
 from backend.kv.paged_cache import PagedCache
 from backend.kv.size import kv_cache_bytes
+from backend.model import long_rope
+from backend.model.files import first_line
+from backend.model.layer_skip import without_layers
 
 _ATTENTION = "decoding_playground_paged"
 BUNDLED_TOKENS = 256
+# A text past a border is computed at the start up to this length, by device.
+_CHECKED_TOKENS = {"cpu": 1024, "cuda": 4096}
 _PAGEABLE_LAYERS = {"full_attention", "sliding_attention"}
 AttentionInterface.register(_ATTENTION, paged_attention)
 
@@ -30,12 +37,14 @@ class Piece:
         block_table: the sequence's blocks, with room for them; None computes without any cache, and then
             token_ids is the whole sequence.
         num_logits: logits are returned for this many of the last positions.
+        is_long: the sequence uses the model's long position factors, where it has two sets.
     """
 
     token_ids: Sequence[int]
     start: int
     block_table: Sequence[int] | None
     num_logits: int
+    is_long: bool = False
 
 
 class ModelRunner:
@@ -44,6 +53,10 @@ class ModelRunner:
     Args:
         model: in eval mode, on its device.
         vocab_size: tokens that exist; wider logits (a padded vocabulary) are cut off there.
+
+    Attributes:
+        context_length: tokens the model can hold.
+        border: length beyond which it uses another set of position factors; None where it has one set.
     """
 
     def __init__(self, model: PreTrainedModel, num_blocks: int, block_size: int, vocab_size: int):
@@ -52,6 +65,7 @@ class ModelRunner:
         self.device = model.device
         self.context_length = int(model.config.get_text_config().max_position_embeddings)
         self.vocab_size = min(vocab_size, int(model.config.get_text_config().vocab_size))
+        self.border = long_rope.install(model)
         self.cache = PagedCache(num_blocks, block_size)
         model.set_attn_implementation(_ATTENTION)
 
@@ -84,14 +98,16 @@ class ModelRunner:
             wanted.extend(range(len(token_ids) - piece.num_logits, len(token_ids)))
         packed = self._pack(pieces, positions, cached)
         self.cache.packed = packed
-        out = self.model(
-            input_ids=self._tensor([token_ids]),
-            position_ids=self._tensor([positions]),
-            cache=self.cache if cached else None,
-            use_cache=cached,
-            logits_to_keep=self._tensor(wanted),
-            packed=packed,
-        )
+        is_long = [piece.is_long for piece in pieces for _ in piece.token_ids]
+        with long_rope.using(self._tensor(is_long).bool()) if self.border else nullcontext():
+            out = self.model(
+                input_ids=self._tensor([token_ids]),
+                position_ids=self._tensor([positions]),
+                cache=self.cache if cached else None,
+                use_cache=cached,
+                logits_to_keep=self._tensor(wanted),
+                packed=packed,
+            )
         return out.logits[0, :, : self.vocab_size]
 
     def _pack(self, pieces: list[Piece], positions: list[int], cached: bool) -> PackedBatch:
@@ -138,36 +154,94 @@ class ModelRunner:
             return Row(start, end, num_tokens, table[0] * self.cache.block_size, None)
         return Row(start, end, num_tokens, None, self._tensor(table))
 
-    def _tensor(self, values: list[int] | list[list[int]]) -> Tensor:
+    def _tensor(self, values: list[int] | list[bool] | list[list[int]]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=self.device)
 
     @torch.inference_mode()
     def verify(self) -> None:
-        """Compare a short text computed in pages, in parts, with the model's own attention.
+        """Compare texts computed in pages, in parts, with the model's own attention.
+
+        A short one goes through the whole model; one past each border that the configuration names goes
+        through its first layers, unless the border is too far for this device.
 
         Raises:
-            ModelUnavailable: they differ by more than rounding, so the model cannot be paged correctly.
+            ModelUnavailable: they differ by more than rounding or cannot be computed, so the model cannot be
+                paged correctly; or a weight is no number.
         """
-        ids = torch.randint(self.vocab_size, (12,), generator=torch.Generator().manual_seed(0)).tolist()
+        _refuse_broken_weights(self.model)
         size = self.cache.block_size
-        table = list(range(-(-len(ids) // size)))
-        pool, self.cache = self.cache, PagedCache(len(table), size)  # whatever the size of the pool
-        parts = [Piece(ids[:7], 0, table, 7), Piece(ids[7:11], 7, table, 4), Piece(ids[11:], 11, table, 1)]
+        self._compare(self.model, 12 + size, [7, 11, 11 + size])
+        longest = min(self.context_length, _CHECKED_TOKENS.get(self.device.type, 0)) - 8
+        for border in sorted({self.border or 0, *_borders(self.model.config.get_text_config())} - {0}):
+            if border <= longest:
+                is_long = self.border is not None and border >= self.border
+                self._compare(_first_layers(self.model), border + 8, [border - 1, border + 6], is_long)
+
+    def _compare(
+        self, model: PreTrainedModel, num_tokens: int, cuts: list[int], is_long: bool = False
+    ) -> None:
+        """Compare the last logits of a random text that is computed in parts, cut at these places."""
+        generator = torch.Generator().manual_seed(0)
+        ids = torch.randint(self.vocab_size, (num_tokens,), generator=generator).tolist()
+        size = self.cache.block_size
+        table = list(range(-(-num_tokens // size)))
+        kept = min(num_tokens, 12 + size)
+        parts = [
+            Piece(ids[start:end], start, table, max(0, end - max(start, num_tokens - kept)), is_long)
+            for start, end in itertools.pairwise((0, *cuts, num_tokens))
+        ]
+        whole, pool = self.model, self.cache
+        self.model, self.cache = model, PagedCache(len(table), size)  # whatever the size of the pool
         try:
             paged = torch.cat([self.forward([part])[0] for part in parts]).float()
-            self.model.set_attn_implementation("eager")
-            whole = self.model(input_ids=self._tensor([ids]), use_cache=False).logits
+            model.set_attn_implementation("eager")
+            stock = model(input_ids=self._tensor([ids]), use_cache=False, logits_to_keep=kept).logits
+        except (ValueError, RuntimeError, TypeError, IndexError, AttributeError) as error:
+            raise ModelUnavailable(
+                f"{type(model).__name__} cannot be paged: its layers do not work with paged attention "
+                f"({type(error).__name__}: {first_line(error)})"
+            ) from error
         finally:
-            self.cache = pool
+            self.model, self.cache = whole, pool
             self.model.set_attn_implementation(_ATTENTION)
-        reference = whole[0, :, : self.vocab_size].float()
-        limit = 1e-3 if self.model.dtype == torch.float32 else 0.1
-        difference = float((paged - reference).abs().max() / reference.abs().max().clamp(min=1))
+        expected = stock[0, :, : self.vocab_size].float()
+        limit = 1e-3 if model.dtype == torch.float32 else 0.1
+        difference = float((paged - expected).abs().max() / expected.abs().max().clamp(min=1))
         if not difference <= limit:
             raise ModelUnavailable(
-                f"{type(self.model).__name__} cannot be paged correctly: its logits change by "
-                f"{difference:.2g} of their size, at most {limit:g} is rounding"
+                f"{type(model).__name__} cannot be paged correctly: the logits of a text of {num_tokens:,} "
+                f"tokens change by {difference:.2g} of their size, at most {limit:g} is rounding"
             )
+
+
+def _borders(config: Any) -> set[int]:
+    """Lengths at which layers of the model begin to see less than all."""
+    return {getattr(config, name, None) or 0 for name in ("sliding_window", "attention_chunk_size")}
+
+
+def _first_layers(model: PreTrainedModel) -> PreTrainedModel:
+    """A view of the model that ends after one layer of each type."""
+    config = model.config.get_text_config()
+    kinds = getattr(config, "layer_types", None) or ()
+    last = max((kinds.index(kind) for kind in set(kinds)), default=0)
+    others = range(last + 1, config.num_hidden_layers)
+    return cast(PreTrainedModel, without_layers(model, others)) if others else model
+
+
+def _refuse_broken_weights(model: PreTrainedModel) -> None:
+    """Raises ModelUnavailable naming the tensors with a weight that is NaN or infinite."""
+    broken = [
+        name
+        for name, weight in model.named_parameters()
+        if weight.is_floating_point() and not weight.isfinite().all()
+    ]
+    if broken:
+        kind = "NaN" if model.get_parameter(broken[0]).isnan().any() else "infinity"
+        more = f" and {len(broken) - 3} more" if len(broken) > 3 else ""
+        raise ModelUnavailable(
+            f"{type(model).__name__} cannot be run: the weights hold {kind} in "
+            f"{', '.join(broken[:3])}{more}. The file is damaged; load it again."
+        )
 
 
 def kv_bytes_per_token(model: PreTrainedModel) -> int:

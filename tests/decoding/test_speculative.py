@@ -36,7 +36,7 @@ def run(params: Speculative, source: str, eos_ids: set[int] | None = None, **req
     blocks = BlockManager(100, 4)
     drafter: Drafter = PromptLookup()
     if source in TABLES:
-        drafter = ModelDraft(where, "draft", blocks, shares_luck=params.verify == "coupled")
+        drafter = ModelDraft(where, "draft", blocks, params.verify == "coupled", where.context_length)
     draft = (TABLES[source], blocks) if source in TABLES else None
     events = drive(where, speculative(where, params, drafter), TARGET, draft)
     assert blocks.num_free_blocks == 100

@@ -293,6 +293,34 @@ def test_a_draft_with_another_tokenizer_is_refused_with_the_reason(engine: Engin
     drafts_are_free(engine)
 
 
+@pytest.mark.parametrize("context_length", [16, 20, 32, 40])
+def test_drafts_stop_where_the_context_of_their_model_ends(
+    engine: Engine, tmp_path: Path, context_length: int
+) -> None:
+    models.gpt2(n_positions=context_length).save_pretrained(tmp_path)
+    models.byte_tokenizer().save_pretrained(tmp_path)
+    strategy = Speculative(str(tmp_path), 4, adaptive=False)
+    request = Request("abcabcabcabc", sampling=GREEDY, strategy=strategy, max_new_tokens=40)
+    trace = engine.generate(request)
+    assert trace.token_ids == engine.generate(plain(request)).token_ids
+    # What lies at position context_length is still drawn; what follows it would have to be read.
+    drafted = [12 + check.index + len(check.drafted) for check in rounds(trace) if check.drafted]
+    assert max(drafted) == context_length + 1
+    drafts_are_free(engine)
+
+
+@pytest.mark.parametrize("rows", [256, 200, 3])
+def test_a_draft_without_embeddings_for_all_tokens_is_refused(
+    engine: Engine, tmp_path: Path, rows: int
+) -> None:
+    model = models.gpt2(n_embd=8)
+    model.resize_token_embeddings(rows)
+    model.save_pretrained(tmp_path)
+    models.byte_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(RequestError, match=f"it has embeddings for {rows} tokens, tiny has 257"):
+        engine.stream(Request("abc", strategy=Speculative(str(tmp_path))))
+
+
 @pytest.mark.parametrize("draft", ["medusa", "eagle"])
 def test_drafts_that_need_training_are_refused_by_name(engine: Engine, draft: str) -> None:
     with pytest.raises(RequestError, match="needs trained heads"):

@@ -155,6 +155,23 @@ VIT = ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, inter
 
 
 @pytest.mark.parametrize(
+    "files",
+    [
+        ["adapter_config.json", "adapter_model.safetensors"],
+        ["adapter_config.json"],
+        ["adapter_model.safetensors"],
+        ["adapter_model.bin"],
+    ],
+)
+def test_adapters_beside_a_base_are_refused_by_name(llama, files):
+    for file in files:
+        (llama / file).write_text("{}")
+    assert "holds an adapter" in refusal(llama)
+    (llama / "config.json").unlink()  # an adapter alone
+    assert "holds an adapter" in refusal(llama)
+
+
+@pytest.mark.parametrize(
     ("make", "named"),
     [
         (lambda: T5ForConditionalGeneration(T5), "encoder-decoder model (t5)"),

@@ -66,7 +66,7 @@ def play(
         view.notice = f"The run failed: {type(error).__name__}: {error}"
     finally:
         if view.turn is turn:  # otherwise the next has the view already
-            if view.finished is not None and view.finished.reason == "error":
+            if view.finished is not None and view.finished.message:
                 view.notice = view.finished.message
             view.phase, view.progress = "", None
         turn.ended.set()

@@ -21,17 +21,23 @@ class ModelDraft:
     Args:
         model: name of the draft's pool in the engine. blocks: the bookkeeping of that pool.
         shares_luck: draw with the target's own noise, so that equal distributions draw equal tokens.
+        context_length: tokens the draft model can read; drafts end there.
     """
 
-    def __init__(self, context: Context, model: str, blocks: BlockManager, shares_luck: bool):
+    def __init__(
+        self, context: Context, model: str, blocks: BlockManager, shares_luck: bool, context_length: int
+    ):
         self._context = context
         self._model = model
         self._blocks = blocks
+        self._context_length = context_length
         self._stream = noise.TOKEN if shares_luck else noise.DRAFT
         self._sequence = Sequence([], context.root.num_prompt_tokens, context.root.salt)
 
     def draft(self, token_ids: list[int], count: int) -> Generator[Forward, list[Tensor], Draft]:
-        self._follow(token_ids)
+        count = min(count, self._context_length - len(token_ids) + 1)
+        if count > 0:
+            self._follow(token_ids)
         drawn: list[int] = []
         probabilities: list[Tensor] = []
         for _ in range(count):
