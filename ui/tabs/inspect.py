@@ -19,9 +19,10 @@ from ui.session import Session, View, forced_step, step_request
 from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields
 from ui.tabs.player import halt, play
-from ui.tabs.viewer import QUIET, Updates, Viewer, is_stale, take_settings, whole
+from ui.tabs.viewer import QUIET, Updates, Viewer, take_settings, whole
 
 CURVE_PERIOD = 0.4  # seconds between redraws of the curve and the step while a run goes on
+CURVE_TOKENS = 200  # of longer texts the curve is redrawn less often
 STEP_PERIOD = 0.25
 
 
@@ -164,27 +165,24 @@ class Inspect:
             for _, event in batch or ():
                 view.add(event)
             now = time.monotonic()
-            updates = {**self._strip(session), **self.compose.running(True)}
+            updates = {self.viewer.strip: self.viewer.draw_strip(session), **self.compose.running(True)}
             if view.number != before:
                 before = view.number
                 updates |= {**self.viewer.draw(session), self.settings: {"activity": {}}}
             if batch and now >= curve_due:
                 updates[self.viewer.curve] = self.viewer.draw_curve(session)
-                curve_due = now + CURVE_PERIOD
+                # A drawing costs as much as the text is long; a token must not.
+                curve_due = now + CURVE_PERIOD * max(1, len(view.steps) / CURVE_TOKENS)
             if batch and now >= step_due and view.pinned is None and view.shown is None:
                 updates[self.viewer.step] = self.viewer.draw_step(session)
                 step_due = now + STEP_PERIOD
             yield updates
         if not view.running:  # otherwise another run has taken over, and draws
             yield {
-                **self.viewer.draw(session),
+                **self.viewer.draw(session, whole=False),
                 **self.compose.running(False),
                 self.settings: {"activity": payloads.activity(view)},
             }
-
-    def _strip(self, session: Session) -> Updates:
-        view = session.inspect
-        return {self.viewer.strip: payloads.strip(view, is_stale(view, session.settings))}
 
     @property
     def opened(self) -> list[Any]:
@@ -239,7 +237,10 @@ class Inspect:
     def turn(self, session: Session, turned: Any) -> Updates:
         """A knob was moved: the strip says so, the selected step is evaluated again."""
         take_settings(session, turned)
-        return {**self._strip(session), self.viewer.step: self.viewer.draw_step(session)}
+        return {
+            self.viewer.strip: self.viewer.draw_strip(session),
+            self.viewer.step: self.viewer.draw_step(session),
+        }
 
 
 def _check_model(trace: Trace, engine: Engine) -> None:

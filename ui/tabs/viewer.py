@@ -39,14 +39,18 @@ class Viewer:
     def outputs(self) -> list[Any]:
         return [self.strip, self.curve, self.step]
 
-    def draw(self, session: Session) -> Updates:
-        """Everything anew."""
-        view = self.pick(session)
+    def draw(self, session: Session, whole: bool = True) -> Updates:
+        """Everything anew; of the strip only the last rows if not `whole`."""
         return {
-            self.strip: payloads.strip(view, is_stale(view, session.settings)),
+            self.strip: self.draw_strip(session, whole),
             self.curve: self.draw_curve(session),
             self.step: self.draw_step(session),
         }
+
+    def draw_strip(self, session: Session, whole: bool = False) -> dict[str, Any]:
+        """The strip, of whose text the page has the rows before the last ones already, or asks for them."""
+        view = self.pick(session)
+        return payloads.strip(view, is_stale(view, session.settings), whole)
 
     def draw_curve(self, session: Session) -> dict[str, Any]:
         view = self.pick(session)
@@ -95,6 +99,10 @@ class Viewer:
         self.strip.show(self._show, inputs=[session], outputs=self.outputs, trigger_mode="multiple", **QUIET)
         for component in (self.strip, self.curve):
             component.pin(self._pin, inputs=[session], outputs=self.outputs, trigger_mode="multiple", **QUIET)
+        self.strip.whole(self._whole, inputs=[session], outputs=[self.strip], **QUIET)
+
+    def _whole(self, session: Session) -> Updates:
+        return {self.strip: self.draw_strip(session, whole=True)}
 
     def _show(self, session: Session, event: gr.EventData) -> Updates:
         """Look at a token in passing; no index looks back at the pinned one."""
@@ -110,7 +118,7 @@ class Viewer:
         view = self.pick(session)
         view.pinned, view.shown = whole(event, "index"), None
         view.looked = view.pinned
-        return self.draw(session)
+        return self.draw(session, whole=False)
 
 
 def whole(event: gr.EventData, name: str) -> int | None:
