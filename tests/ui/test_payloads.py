@@ -45,7 +45,7 @@ def test_an_impossible_token_is_marked_and_never_null() -> None:
 def test_the_strip_shows_prompt_output_and_status() -> None:
     strip = strict(payloads.strip(view(STARTED, step(0), step(1), FINISHED)))
     assert strip["prompt"] == [[5, "Once", False], [6, " upon", False], [7, "<|im_end|>", True]]
-    assert [row[0] for row in strip["rows"]] == [21, 21]
+    assert [row[0] for row in strip["rows"]["0"]] == [21, 21]
     assert strip["status"] == [
         ["tokens", "2"],
         ["tok/s", "4.0"],
@@ -54,6 +54,15 @@ def test_the_strip_shows_prompt_output_and_status() -> None:
         ["seed", "7"],
         ["model", "tiny"],
     ]
+
+
+def test_of_a_long_text_the_last_rows_travel_unless_all_are_asked_for() -> None:
+    shown = view(STARTED, *(step(i) for i in range(1000)))
+    for whole, starts in ((True, range(0, 1000, 64)), (False, (896, 960))):
+        strip = payloads.strip(shown, whole=whole)
+        assert list(strip["rows"]) == [str(start) for start in starts]
+        assert sum(map(len, strip["rows"].values())) == 1000 - starts[0]
+        assert strip["total"] == 1000
 
 
 def test_a_long_prompt_is_shown_from_its_end() -> None:

@@ -16,6 +16,7 @@ from ui.session import View
 from ui.titles import title
 
 MAX_PROMPT_TOKENS_SHOWN = 400
+CHUNK = 64  # rows of the strip that travel together
 MAX_BARS = 40
 
 CUT_STAGES = ("top_k", "top_p", "min_p", "typical_p")
@@ -45,13 +46,20 @@ def strip_row(step: TokenDecoded) -> list[Any]:
     ]
 
 
-def strip(view: View, stale: bool = False) -> dict[str, Any]:
-    """The token strip with its status line."""
+def strip(view: View, stale: bool = False, whole: bool = True) -> dict[str, Any]:
+    """The token strip with its status line.
+
+    `rows` are chunks of rows by the index of their first one. Where not `whole`, only the last one or two:
+    the page keeps the rows before them, and asks for all of them where it has not.
+    """
+    order = drawn()
     started = view.started
     prompt = list(started.prompt_labels) if started else []
     ids = list(started.prompt_token_ids) if started else []
     special = started.prompt_special if started else ()
     hidden = max(0, len(prompt) - MAX_PROMPT_TOKENS_SHOWN)
+    total = len(view.steps)
+    first = 0 if whole else max(0, total // CHUNK - 1) * CHUNK
     return {
         "number": view.number,
         "source": view.source,
@@ -62,8 +70,12 @@ def strip(view: View, stale: bool = False) -> dict[str, Any]:
             for place, (token_id, label) in enumerate(zip(ids, prompt, strict=True))
             if place >= hidden
         ],
-        "expected": max(len(view.steps), view.request.max_new_tokens if view.request else 0),
-        "rows": [strip_row(step) for step in view.steps],
+        "expected": max(total, view.request.max_new_tokens if view.request else 0),
+        "total": total,
+        "rows": {
+            str(start): [strip_row(step) for step in view.steps[start : min(start + CHUNK, total)]]
+            for start in range(first, total, CHUNK)
+        },
         "pinned": view.pinned,
         "phase": view.phase,
         "progress": view.progress,

@@ -1,4 +1,4 @@
-// The token strip: draws value.rows as focusable tokens, adds new ones in place, keeps focus and scroll.
+// The token strip: focusable tokens. New rows are added in place to those drawn; focus and scroll stay.
 const { el, visible, spoken, percent, fixed, quoted } = window.Playground;
 const root = element.querySelector(".pg-strip");
 const list = root.querySelector(".pg-tokens");
@@ -20,6 +20,7 @@ let current = null;         // roving tabindex
 let pinned = null;
 let mode = "probability";
 let timer = null;
+let asked = null;           // until all rows that were asked for must be here
 
 function heat(row) {
   const [, , p, bits, rank] = row;
@@ -58,14 +59,52 @@ function sameRow(a, b) {
 }
 
 function drawPrompt(value) {
-  list.replaceChildren();
-  nodes = []; rows = [];
-  if (value.hidden_prompt) list.append(el("span", "pg-hidden", `${value.hidden_prompt} earlier tokens`));
-  for (const [, label, special] of value.prompt) {
+  list.querySelectorAll(".pg-prompt, .pg-hidden").forEach((node) => node.remove());
+  const prompt = value.prompt.map(([, label, special]) => {
     const node = el("span", "pg-prompt" + (special ? " pg-special" : ""));
     node.append(visible(label, true));
-    list.append(node);
+    return node;
+  });
+  if (value.hidden_prompt) prompt.unshift(el("span", "pg-hidden", `${value.hidden_prompt} earlier tokens`));
+  list.prepend(...prompt);
+}
+
+// Only the first `count` tokens stay.
+function keep(count) {
+  while (nodes.length > count) {
+    const gone = nodes.pop();
+    if (gone.previousSibling?.nodeName === "WBR") gone.previousSibling.remove();
+    gone.remove();
   }
+  rows.length = Math.min(rows.length, count);
+}
+
+// The rows that came, put behind those that are drawn; false where some between them are missing.
+function take(value) {
+  const added = document.createDocumentFragment();
+  const start = Object.keys(value.rows).map(Number)[0] ?? 0;
+  if (start > rows.length) return false;
+  Object.values(value.rows).flat().forEach((row, place) => {
+    const i = start + place;
+    if (i < rows.length && sameRow(rows[i], row)) return;
+    keep(i);
+    const node = token(row, i);
+    // Lines break before the space that opens a word, so that a token is not torn from its space.
+    if (row[1].startsWith(" ")) added.append(document.createElement("wbr"));
+    node.classList.toggle("pg-whole", row[1].length < 24 && !row[1].includes("\n"));
+    added.append(node);
+    nodes.push(node); rows.push(row);
+  });
+  keep(value.total);
+  list.append(added);
+  return true;
+}
+
+// An update may be skipped on its way; what is missing then comes with all rows.
+function ask() {
+  if (asked) return;
+  trigger("whole");
+  asked = setTimeout(() => { asked = null; if (rows.length < props.value.total) ask(); }, 2000);
 }
 
 // Room for the text that is expected, so that what stands below does not move while it arrives.
@@ -103,31 +142,16 @@ function draw() {
   const fresh = value.number !== number;
   const atEnd = list.scrollTop + list.clientHeight >= list.scrollHeight - 24;
   const promptKey = value.prompt.length + ":" + value.hidden_prompt;
+  if (fresh) {
+    keep(0);
+    number = value.number; pinned = null; current = null;
+  }
   if (fresh || list.dataset.prompt !== promptKey) {
     drawPrompt(value);
     list.dataset.prompt = promptKey;
     reserve(value);
-    number = value.number; pinned = null; current = null;
   }
-  // Keep every token that is still the same; only what differs is made anew.
-  let same = 0;
-  while (same < rows.length && same < value.rows.length && sameRow(rows[same], value.rows[same])) same += 1;
-  while (nodes.length > same) {
-    const gone = nodes.pop();
-    if (gone.previousSibling?.nodeName === "WBR") gone.previousSibling.remove();
-    gone.remove();
-  }
-  const added = document.createDocumentFragment();
-  for (let i = same; i < value.rows.length; i += 1) {
-    const node = token(value.rows[i], i);
-    nodes.push(node);
-    // Lines break before the space that opens a word, so that a token is not torn from its space.
-    if (value.rows[i][1].startsWith(" ")) added.append(document.createElement("wbr"));
-    node.classList.toggle("pg-whole", value.rows[i][1].length < 24 && !value.rows[i][1].includes("\n"));
-    added.append(node);
-  }
-  list.append(added);
-  rows = value.rows;
+  if (!take(value)) ask();
   setPinned(value.pinned);
   if (current === null || !nodes[current]) setCurrent(pinned ?? 0, false);
   list.classList.toggle("pg-empty", !nodes.length && !value.prompt.length);
