@@ -52,7 +52,6 @@ def strip(view: View, stale: bool = False, whole: bool = True) -> dict[str, Any]
     `rows` are chunks of rows by the index of their first one. Where not `whole`, only the last one or two:
     the page keeps the rows before them, and asks for all of them where it has not.
     """
-    order = drawn()
     started = view.started
     prompt = list(started.prompt_labels) if started else []
     ids = list(started.prompt_token_ids) if started else []

@@ -17,15 +17,9 @@ from ui import knobs
 from ui.payloads import run as payloads
 from ui.session import Session, View, forced_step, step_request, take_settings
 from ui.tabs.compose import Compose
-<<<<<<< HEAD
 from ui.tabs.player import halt
 from ui.tabs.tab import Page, Tab, Updates, got
 from ui.tabs.viewer import Viewer
-=======
-from ui.tabs.fields import Fields
-from ui.tabs.player import halt, play
-from ui.tabs.viewer import QUIET, Updates, Viewer, take_settings, whole
->>>>>>> js
 
 CURVE_PERIOD = 0.4  # seconds between redraws of the curve and the step while a run goes on
 CURVE_TOKENS = 200  # of longer texts the curve is redrawn less often
@@ -156,7 +150,6 @@ class Inspect(Tab):
             view.prompt, view.pinned = prompt, pin
             return [stream]
 
-<<<<<<< HEAD
         def draw() -> Updates:
             nonlocal before, num_events, curve_due, step_due
             if not view.running:
@@ -169,7 +162,8 @@ class Inspect(Tab):
                 num_events = len(view.events)
                 if now >= curve_due:
                     wanted.append(cards.curve)
-                    curve_due = now + CURVE_PERIOD
+                    # A drawing costs as much as the text is long; a token must not.
+                    curve_due = now + CURVE_PERIOD * max(1, len(view.steps) / CURVE_TOKENS)
                 if now >= step_due and view.pinned is None and view.shown is None:
                     wanted.append(cards.step)
                     step_due = now + STEP_PERIOD
@@ -177,31 +171,6 @@ class Inspect(Tab):
 
         yield from self.play(session, begin, draw=lambda _: draw())
 
-=======
-        for batch in play(view, self.loader, start):
-            for _, event in batch or ():
-                view.add(event)
-            now = time.monotonic()
-            updates = {self.viewer.strip: self.viewer.draw_strip(session), **self.compose.running(True)}
-            if view.number != before:
-                before = view.number
-                updates |= {**self.viewer.draw(session), self.settings: {"activity": {}}}
-            if batch and now >= curve_due:
-                updates[self.viewer.curve] = self.viewer.draw_curve(session)
-                # A drawing costs as much as the text is long; a token must not.
-                curve_due = now + CURVE_PERIOD * max(1, len(view.steps) / CURVE_TOKENS)
-            if batch and now >= step_due and view.pinned is None and view.shown is None:
-                updates[self.viewer.step] = self.viewer.draw_step(session)
-                step_due = now + STEP_PERIOD
-            yield updates
-        if not view.running:  # otherwise another run has taken over, and draws
-            yield {
-                **self.viewer.draw(session, whole=False),
-                **self.compose.running(False),
-                self.settings: {"activity": payloads.activity(view)},
-            }
-
->>>>>>> js
     @property
     def opened(self) -> list[Any]:
         """What `open` updates."""
@@ -236,24 +205,7 @@ class Inspect(Tab):
             self.prompt: prompt,
             self.page.knobs: session.put_settings(settings),
         }
-<<<<<<< HEAD
         yield from _shown_first(self.follow(session, lambda _: Plan(request), prompt), shown)
-=======
-        for number, updates in enumerate(self.play(session, lambda _: Plan(request), prompt)):
-            # More than once: an update that another follows at once may never reach the page.
-            yield {**updates, **(shown if number < 3 else {})}
-
-    def draw(self, session: Session) -> Updates:
-        return self.viewer.draw(session)
-
-    def turn(self, session: Session, turned: Any) -> Updates:
-        """A knob was moved: the strip says so, the selected step is evaluated again."""
-        take_settings(session, turned)
-        return {
-            self.viewer.strip: self.viewer.draw_strip(session),
-            self.viewer.step: self.viewer.draw_step(session),
-        }
->>>>>>> js
 
 
 def _shown_first(playing: Iterator[Updates], shown: Updates) -> Iterator[Updates]:

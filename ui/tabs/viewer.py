@@ -9,6 +9,7 @@ import gradio as gr
 from backend.errors import PlaygroundError
 from backend.events import TokenDecoded
 from ui import knobs
+from ui.order import drawn
 from ui.payloads import run as payloads
 from ui.plots import trace as plots
 from ui.session import Session, View, step_request
@@ -28,10 +29,10 @@ class Viewer:
     def outputs(self) -> list[Any]:
         return [self.strip, self.curve, self.step]
 
-<<<<<<< HEAD
-    def _strip(self, session: Session) -> dict[str, Any]:
+    def _strip(self, session: Session, whole: bool = False) -> dict[str, Any]:
+        """The strip, of whose text the page has the rows before the last ones already, or asks for them."""
         view = self.tab.view(session)
-        return payloads.strip(view, is_stale(view, session.settings))
+        return payloads.strip(view, is_stale(view, session.settings), whole)
 
     def _curve(self, session: Session) -> dict[str, Any]:
         view = self.tab.view(session)
@@ -45,27 +46,6 @@ class Viewer:
         }
 
     def _step(self, session: Session) -> dict[str, Any] | None:
-=======
-    def draw(self, session: Session, whole: bool = True) -> Updates:
-        """Everything anew; of the strip only the last rows if not `whole`."""
-        return {
-            self.strip: self.draw_strip(session, whole),
-            self.curve: self.draw_curve(session),
-            self.step: self.draw_step(session),
-        }
-
-    def draw_strip(self, session: Session, whole: bool = False) -> dict[str, Any]:
-        """The strip, of whose text the page has the rows before the last ones already, or asks for them."""
-        view = self.pick(session)
-        return payloads.strip(view, is_stale(view, session.settings), whole)
-
-    def draw_curve(self, session: Session) -> dict[str, Any]:
-        view = self.pick(session)
-        overlay = session.inspect if view is session.score and session.inspect.steps else None
-        return curve_payload(view, overlay)
-
-    def draw_step(self, session: Session) -> dict[str, Any] | None:
->>>>>>> js
         """The selected step, evaluated again where the knobs differ from those it was drawn with."""
         view = self.tab.view(session)
         index = view.index
@@ -106,15 +86,12 @@ class Viewer:
         """Looking at a token (hover, keyboard) and pinning it, from the strip or the curve."""
         self.tab.on(self.strip.show, self._show, outputs=self.outputs)
         for component in (self.strip, self.curve):
-<<<<<<< HEAD
             self.tab.on(component.pin, self._pin, outputs=self.outputs)
-=======
-            component.pin(self._pin, inputs=[session], outputs=self.outputs, trigger_mode="multiple", **QUIET)
-        self.strip.whole(self._whole, inputs=[session], outputs=[self.strip], **QUIET)
+        self.tab.on(self.strip.whole, self._whole, outputs=[self.strip])
 
     def _whole(self, session: Session) -> Updates:
-        return {self.strip: self.draw_strip(session, whole=True)}
->>>>>>> js
+        number = drawn()
+        return {self.strip: {**self._strip(session, whole=True), "drawn": number}}
 
     def _show(self, session: Session, event: gr.EventData) -> Updates:
         """Look at a token in passing; no index looks back at the pinned one."""
@@ -130,33 +107,7 @@ class Viewer:
         view = self.tab.view(session)
         view.pinned, view.shown = got(event, "index", int), None
         view.looked = view.pinned
-<<<<<<< HEAD
         return self.tab.draw(session, *self.outputs)
-=======
-        return self.draw(session, whole=False)
-
-
-def whole(event: gr.EventData, name: str) -> int | None:
-    """A whole number from an event's data; it comes from a browser, so anything else reads as None."""
-    value = (event._data or {}).get(name) if isinstance(event._data, dict) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def curve_payload(view: View, overlay: View | None = None) -> dict[str, Any]:
-    name = "the run in Inspect" if overlay else ""
-    return {
-        "drawn": drawn(),
-        "number": view.number,
-        "figure": plots.surprise(view.steps, overlay.steps if overlay else (), name),
-        "selected": view.index,
-        "overlay": name,
-    }
-
-
-def _recorded(view: View) -> dict[str, Any] | None:
-    index = view.index
-    return None if index is None else payloads.step(view.steps[index], key=str(view.number))
->>>>>>> js
 
 
 def is_stale(view: View, settings: dict[str, Any]) -> bool:
