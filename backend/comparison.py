@@ -10,7 +10,8 @@ from typing import Literal
 
 from backend.events import TokenDecoded
 from backend.protocol import EngineProtocol
-from backend.request import STAGES, Sample, SamplingParams
+from backend.request import Sample, SamplingParams
+from backend.stages import STAGES, measured
 from backend.trace import Trace
 
 Kind = Literal["stages", "ended", "seed", "prompt", "model", "strategy", "rounding"]
@@ -24,9 +25,8 @@ class Cut:
     Attributes:
         run: 0 or 1, the run in which it was cut. rank: of the token under the model, from 1.
         stage, setting: what cut it.
-        reached: what it was measured at, in the unit of `limit`: top_k its rank before the stage, top_p and
-            typical_p the probability reached before it, min_p its own probability; None for other stages.
-        limit: top_k the ranks kept, top_p and typical_p the mass asked for, min_p the least probability.
+        reached, limit: what it was measured at and what it had to keep to, in the unit of the stage (see
+            stages.StageSpec.unit); None where the stage has none.
     """
 
     run: int
@@ -34,7 +34,7 @@ class Cut:
     label: str
     rank: int
     stage: str
-    setting: str
+    setting: float | str
     reached: float | None
     limit: float | None
 
@@ -87,24 +87,14 @@ def first_difference(engine: EngineProtocol, one: Trace, two: Trace) -> Differen
     return Difference(index, token_ids, labels, kind, causes, cut, _leads(first, second))
 
 
-def without(params: SamplingParams, stages: Sequence[str]) -> SamplingParams:
-    """The settings with some stages switched off; ORDER puts the stages into the default order."""
-    neutral = SamplingParams()
-    return replace(params, **{stage: getattr(neutral, stage) for stage in stages})
-
-
 def differing_stages(one: SamplingParams, two: SamplingParams) -> tuple[str, ...]:
     """Stages set differently, in pipeline order, and ORDER where the order of those in use differs."""
     found = [stage for stage in STAGES if getattr(one, stage) != getattr(two, stage)]
-    in_use = [stage for stage in STAGES if _is_on(one, stage) or _is_on(two, stage)]
+    in_use = {*one.switched_on, *two.switched_on}
     orders = [[stage for stage in params.stage_order if stage in in_use] for params in (one, two)]
     if orders[0] != orders[1]:
         found.append(ORDER)
     return tuple(found)
-
-
-def _is_on(params: SamplingParams, stage: str) -> bool:
-    return bool(getattr(params, stage) != getattr(SamplingParams(), stage))
 
 
 def first_unequal(one: Sequence[TokenDecoded], two: Sequence[TokenDecoded], ended: bool = True) -> int | None:
@@ -156,7 +146,7 @@ def _drawn_without(engine: EngineProtocol, trace: Trace, index: int, stages: Seq
         prompt=trace.started.prompt_token_ids,
         chat=False,
         seed=trace.started.seed,
-        sampling=without(trace.request.sampling, stages),
+        sampling=trace.request.sampling.without(stages),
         output_prefix=trace.token_ids[:index],
         max_new_tokens=max(trace.request.max_new_tokens, index + 1),
         num_candidates=0,
@@ -186,12 +176,8 @@ def _described(run: int, step: TokenDecoded, lost: TokenDecoded) -> Cut:
     assert table is not None
     place = table.token_ids.index(lost.token_id)
     outcome, margin = step.stages[table.cut_by[place]], table.margins[place]
-    reached: float | None = None
-    limit: float | None = None
-    if margin is not None:
-        is_min_p = outcome.stage == "min_p"
-        limit = outcome.threshold if is_min_p else float(outcome.setting)
-        reached = None if limit is None else max(0.0, limit - margin) if is_min_p else limit + margin
+    found = measured(outcome.stage, outcome.setting, outcome.threshold, margin)
+    reached, limit = found or (None, None)
     return Cut(run, lost.token_id, lost.label, lost.rank, outcome.stage, outcome.setting, reached, limit)
 
 

@@ -16,10 +16,10 @@ PoolOperation = Literal[BlockOperation, "write", "forget", "preempt", "taken", "
 
 @dataclass(frozen=True, slots=True)
 class StageSetting:
-    """One switched-on stage and its setting, as text for display ("0.95", "3 tokens")."""
+    """One switched-on stage and its setting: a number where it is one, else text ("3 tokens")."""
 
     stage: str
-    setting: str
+    setting: float | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +68,16 @@ class StageOutcome:
 
     Attributes:
         stage: its name, a SamplingParams field.
-        setting: its value as text.
+        setting: as in StageSetting.
         num_kept: tokens still possible after it.
         cut_mass: probability, as it stood before the stage, of the tokens it cut.
         changed: whether it altered any probability.
-        threshold: its cutoff in its own unit: top_k the number of ranks, top_p and typical_p the
-            cumulative probability reached, min_p the least probability kept; None where there is none.
+        threshold: its cutoff in its own unit (stages.StageSpec.unit): the number of ranks, the cumulative
+            probability reached, or the least probability kept; None where there is none.
     """
 
     stage: str
-    setting: str
+    setting: float | str
     num_kept: int
     cut_mass: float
     changed: bool
@@ -93,9 +93,8 @@ class Candidates:
         model_logprobs: before any stage; [C].
         after: log-probability after each stage, -inf once cut; [num_stages][C].
         cut_by: index of the stage that cut the token, -1 if kept; [C].
-        margins: by how much it was cut, in the unit of that stage's threshold (top_k: ranks beyond k;
-            top_p, typical_p: mass already reached beyond p; min_p: probability missing); None if
-            kept or where the stage has no threshold; [C].
+        margins: by how much it was cut, in that unit (ranks beyond k, mass already reached beyond p,
+            probability missing); None if kept or where the stage has no threshold; [C].
         luck: Gumbel noise of the token at this position; [C]. Drawn is argmax(log p + luck).
         ranks: place among all tokens of the model, 1 for the best; [C], empty where not recorded.
         special: whether the token marks structure (an end of text, a chat turn); [C] or empty, as ranks.

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import regex
 
 from backend.errors import RequestError
+from backend.stages import ORDERS, STAGES, StageSpec
 
 MAX_PROMPT_CHARACTERS = 200_000
 MAX_NEW_TOKENS = 16_384
@@ -25,38 +26,6 @@ MAX_BEAMS = 64
 MAX_DRAFT_TOKENS = 32
 MAX_CANDIDATES = 200
 MAX_SEED = 2**63 - 1
-
-# Stage names are the SamplingParams fields they read, in the order they are applied.
-_PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
-_CUTS = ("top_k", "top_p", "min_p", "typical_p")
-ORDERS: dict[str, tuple[str, ...]] = {
-    "default": (*_PENALTIES, "no_repeat_ngram_size", "logit_bias", "temperature", *_CUTS),
-    # GenerationMixin._get_logits_processor, 5.24: as the default, but bias comes before the penalties
-    "transformers": ("logit_bias", *_PENALTIES, "no_repeat_ngram_size", "temperature", *_CUTS),
-    # vllm.v1.sample.sampler.Sampler: bias, penalties, temperature, min-p, then top-k and top-p
-    "vllm": (
-        "no_repeat_ngram_size",
-        "logit_bias",
-        *_PENALTIES,
-        "temperature",
-        "min_p",
-        "top_k",
-        "top_p",
-        "typical_p",
-    ),
-    # llama.cpp common_params_sampling.samplers: the cuts see the distribution before temperature
-    "llama.cpp": (
-        "logit_bias",
-        *_PENALTIES,
-        "no_repeat_ngram_size",
-        "top_k",
-        "typical_p",
-        "top_p",
-        "min_p",
-        "temperature",
-    ),
-}
-STAGES = ORDERS["default"]
 
 
 def _shown(value: Any) -> str:
@@ -153,22 +122,8 @@ class SamplingParams:
     typical_p: float = 1.0
 
     def __post_init__(self) -> None:
-        temperature = _number("temperature", self.temperature, 0, 100)
-        if 0 < temperature < 1e-6:
-            raise RequestError(
-                f"temperature must be 0 (greedy) or between 1e-06 and 100, got {_shown(self.temperature)}"
-            )
         checked: dict[str, Any] = {
-            "temperature": temperature,
-            "top_p": _number("top_p", self.top_p, 0, 1),
-            "min_p": _number("min_p", self.min_p, 0, 1),
-            "top_k": _integer("top_k", self.top_k, 0, 1_000_000),
-            "typical_p": _number("typical_p", self.typical_p, 0, 1),
-            "repetition_penalty": _number("repetition_penalty", self.repetition_penalty, 0.01, 10),
-            "frequency_penalty": _number("frequency_penalty", self.frequency_penalty, -2, 2),
-            "presence_penalty": _number("presence_penalty", self.presence_penalty, -2, 2),
-            "no_repeat_ngram_size": _integer("no_repeat_ngram_size", self.no_repeat_ngram_size, 0, 1_000),
-            "logit_bias": _checked_bias(self.logit_bias),
+            **{spec.name: _stage_value(spec, getattr(self, spec.name)) for spec in STAGES.values()},
             "order": _checked_order(self.order),
         }
         for name, value in checked.items():
@@ -180,6 +135,32 @@ class SamplingParams:
         if isinstance(self.order, tuple):
             return self.order
         return ORDERS[self.order or "default"]
+
+    @property
+    def switched_on(self) -> tuple[str, ...]:
+        """The stages whose value is not neutral, in the order they apply."""
+        return tuple(stage for stage in self.stage_order if self.is_on(stage))
+
+    def is_on(self, stage: str) -> bool:
+        """Whether the stage's value differs from its neutral one."""
+        return bool(getattr(self, stage) != getattr(NEUTRAL, stage))
+
+    def without(self, stages: Iterable[str]) -> SamplingParams:
+        """The settings with these stages, or "order", switched off."""
+        return replace(self, **{stage: getattr(NEUTRAL, stage) for stage in stages})
+
+
+def _stage_value(spec: StageSpec, value: Any) -> Any:
+    if spec.neutral is None:
+        return _checked_bias(value)
+    if spec.whole:
+        return _integer(spec.name, value, int(spec.low), int(spec.high))
+    number = _number(spec.name, value, spec.low, spec.high)
+    if 0 < number < spec.above_zero:
+        raise RequestError(
+            f"{spec.name} must be 0 or between {spec.above_zero:g} and {spec.high:g}, got {_shown(value)}"
+        )
+    return number
 
 
 def _checked_bias(value: Any) -> dict[int, float]:
@@ -204,6 +185,9 @@ def _checked_order(value: Any) -> str | tuple[str, ...] | None:
     if sorted(map(str, order)) != sorted(STAGES):
         raise RequestError(f"order must name each of {', '.join(STAGES)} once, got {_shown(list(order))}")
     return order
+
+
+NEUTRAL = SamplingParams()  # every stage switched off
 
 
 @dataclass(frozen=True)

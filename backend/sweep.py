@@ -13,7 +13,8 @@ from backend.errors import PlaygroundError, RequestError
 from backend.events import Event, Finished, SampleFinished, TokenDecoded
 from backend.metrics import TextMetrics, describe
 from backend.protocol import EngineProtocol, RunStream
-from backend.request import Request, SamplingParams
+from backend.request import Request
+from backend.stages import STAGES
 
 WIDTH = 16  # runs in one batch: beyond that, a CPU gains little
 MAX_RUNS = 400
@@ -27,11 +28,19 @@ class Axis:
     values: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        neutral = getattr(SamplingParams(), self.knob, None)
-        if isinstance(neutral, bool) or not isinstance(neutral, int | float):
+        if self.knob not in STAGES or STAGES[self.knob].neutral is None:
             raise RequestError(f"a sweep moves a number among the sampling settings, not {self.knob!r}")
         if not self.values:
             raise RequestError(f"the sweep over {self.knob} has no values")
+
+    @classmethod
+    def spaced(cls, knob: str, low: float, high: float, count: int) -> Axis:
+        """`count` equal steps of a knob, both ends included; see `spaced`.
+
+        Raises:
+            RequestError: no such knob, or count is not 1 to 50.
+        """
+        return cls(knob, spaced(low, high, count, knob in STAGES and STAGES[knob].whole))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from dataclasses import dataclass, replace
@@ -12,8 +13,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from backend import events as ev
 from backend import request as rq
 from backend.errors import TraceError
+from backend.stages import STAGES
 
-VERSION = 1
+VERSION = 2
 
 T = TypeVar("T")
 
@@ -23,7 +25,7 @@ class StageActivity:
     """How often a stage altered anything: `num_changed` of `num_steps`; mean cut mass when it did."""
 
     stage: str
-    setting: str
+    setting: float | str
     num_changed: int
     num_steps: int
     mean_cut_mass: float
@@ -131,15 +133,17 @@ class Trace:
         """Read what to_json wrote.
 
         Raises:
-            TraceError: not strict JSON, another version, or a value of the wrong type.
+            TraceError: not strict JSON, an unknown version, or a value of the wrong type.
         """
         document = _strict_json(text)
         version = document.get("version") if isinstance(document, dict) else None
-        if version != VERSION:
+        if version not in (1, VERSION) or isinstance(version, bool):
             raise TraceError(f"not a trace of version {VERSION} (found version {version!r})")
         entries = document.get("events")
         if not isinstance(entries, list):
             raise TraceError("the trace has no list of events")
+        if version == 1:
+            _from_version_1(entries)
         request = _load(rq.Request, document.get("request"))
         trace = cls(request, tuple(_load_event(entry) for entry in entries))
         if not any(isinstance(event, ev.Started) for event in trace.events):
@@ -194,6 +198,18 @@ def _load_event(entry: Any) -> ev.Event:
     if not known or entry[0] not in _EVENTS:
         raise TraceError(f"not an event of this version: {str(entry)[:80]}")
     return _load(getattr(ev, entry[0]), entry[1])
+
+
+def _from_version_1(entries: list[Any]) -> None:
+    """There a stage's setting was always text; what cannot be read is left for the check that follows."""
+    for entry in entries:
+        fields = entry[1] if isinstance(entry, list) and len(entry) == 2 else None
+        stages = fields.get("stages") if isinstance(fields, dict) else None
+        for outcome in stages if isinstance(stages, list) else ():
+            spec = STAGES.get(str(outcome.get("stage"))) if isinstance(outcome, dict) else None
+            if spec is not None and spec.neutral is not None:
+                with contextlib.suppress(KeyError, TypeError, ValueError):
+                    outcome["setting"] = (int if spec.whole else float)(outcome["setting"])
 
 
 def _strict_json(text: str) -> Any:

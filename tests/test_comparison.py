@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from backend import BeamSearch, Engine, Request, SamplingParams, Trace
-from backend.comparison import ORDER, Cut, differing_stages, first_difference, without
+from backend.comparison import ORDER, Cut, differing_stages, first_difference
 from backend.events import Finished, StageOutcome, Started
 from tests import models
 from tests.running import together
@@ -131,7 +131,7 @@ def drawn_without(engine: Engine, traces: list[Trace], index: int, stages: tuple
             trace.request,
             prompt=trace.started.prompt_token_ids,
             output_prefix=trace.token_ids[:index],
-            sampling=without(trace.request.sampling, stages),
+            sampling=trace.request.sampling.without(stages),
             max_new_tokens=index + 1,
         )
         for trace in traces

@@ -8,65 +8,17 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from backend import Request, SamplingParams
 from backend.errors import RequestError
-from backend.request import ORDERS
+from backend.stages import ORDERS, STAGES
 from ui.presets.settings import SamplingPreset
-from ui.titles import TITLES
 
-
-@dataclass(frozen=True)
-class Knob:
-    """A number the reader can turn: the slider's range; what may be typed is wider (see Request)."""
-
-    name: str
-    group: str
-    low: float
-    high: float
-    step: float
-    neutral: float
-    hint: str
-
-
-KNOBS = (
-    Knob("temperature", "Sampling", 0, 2, 0.05, 1, "Divides the logits. 0 is greedy, 1 leaves them alone."),
-    Knob("top_k", "Sampling", 0, 200, 1, 0, "Keeps this many best tokens. 0 is off."),
-    Knob("top_p", "Sampling", 0, 1, 0.01, 1, "Keeps the smallest set that holds this probability. 1 is off."),
-    Knob(
-        "min_p",
-        "Sampling",
-        0,
-        0.5,
-        0.005,
-        0,
-        "Keeps tokens at least this fraction as likely as the best. 0 is off.",
-    ),
-    Knob("typical_p", "Sampling", 0, 1, 0.01, 1, "Keeps tokens about as surprising as expected. 1 is off."),
-    Knob(
-        "repetition_penalty",
-        "Penalties",
-        0.8,
-        2,
-        0.01,
-        1,
-        "Scales down tokens seen in prompt or output. 1 is off.",
-    ),
-    Knob(
-        "frequency_penalty",
-        "Penalties",
-        -2,
-        2,
-        0.05,
-        0,
-        "Subtracted per earlier use in the output. 0 is off.",
-    ),
-    Knob("presence_penalty", "Penalties", -2, 2, 0.05, 0, "Subtracted once if used in the output. 0 is off."),
-    Knob(
-        "no_repeat_ngram_size", "Penalties", 0, 10, 1, 0, "No run of this many tokens occurs twice. 0 is off."
-    ),
+# The stages whose setting is a number, in the order of the page: those of the draw first.
+KNOBS = tuple(
+    sorted((spec for spec in STAGES.values() if spec.slider), key=lambda spec: not spec.shapes_draw)
 )
 
 DEFAULTS: dict[str, Any] = {
@@ -84,9 +36,17 @@ def describe(presets: Iterable[SamplingPreset] = ()) -> dict[str, Any]:
     """What the knobs component needs to draw itself."""
     return {
         "presets": [_menu_entry(preset) for preset in presets],
-        "knobs": [{**vars(knob), "title": TITLES[knob.name]} for knob in KNOBS],
+        "knobs": [
+            {
+                **{key: getattr(knob, key) for key in ("name", "title", "group", "step", "neutral", "hint")},
+                "low": knob.slider[0],
+                "high": knob.slider[1],
+            }
+            for knob in KNOBS
+            if knob.slider is not None
+        ],
         "orders": {name: list(order) for name, order in ORDERS.items()},
-        "titles": TITLES,
+        "titles": {spec.name: spec.title for spec in STAGES.values()},
         "defaults": DEFAULTS,
     }
 

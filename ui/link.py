@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from backend.errors import RequestError
-from backend.request import ORDERS
+from backend.stages import ORDERS
 from ui import knobs
 
 MAX_CHARACTERS = 6000

@@ -1,22 +1,15 @@
-"""What the stages of the pipeline are called on the page."""
+"""What stages and settings are called on the page."""
 
 from __future__ import annotations
 
-TITLES = {
-    "temperature": "temperature",
-    "top_k": "top-k",
-    "top_p": "top-p",
-    "min_p": "min-p",
-    "typical_p": "typical-p",
-    "repetition_penalty": "repetition",
-    "frequency_penalty": "frequency",
-    "presence_penalty": "presence",
-    "no_repeat_ngram_size": "no-repeat",
-    "logit_bias": "bias",
-    "grammar": "grammar",
-}
+from backend.stages import STAGES
 
 
 def title(stage: str) -> str:
-    """The stage's name as shown."""
-    return TITLES.get(stage, stage)
+    """What a stage is called; the grammar's mask, which is no setting, goes by its own name."""
+    return STAGES[stage].title if stage in STAGES else stage
+
+
+def written(setting: float | str) -> str:
+    """A setting as text: a number without rounding or trailing zeros."""
+    return setting if isinstance(setting, str) else f"{setting:.12g}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NamedTuple, Protocol, cast
 
 from backend.decoding.beam_search import beam_search
@@ -15,6 +14,7 @@ from backend.decoding.sample import sample
 from backend.decoding.speculative import speculative
 from backend.decoding.stochastic_beams import stochastic_beams
 from backend.request import BeamSearch, BestOf, Request, Sample, SamplingParams, Speculative
+from backend.stages import DRAW
 
 
 class Plan(NamedTuple):
@@ -57,7 +57,7 @@ def _beam_search(request: Request, drafts: DrafterSource) -> Plan:
     if strategy.stochastic:
         return Plan(lambda context: stochastic_beams(context, strategy), request.sampling, strategy.num_beams)
     # A search compares sums of log-probabilities; what only shapes a draw takes no part in it.
-    sampling = replace(request.sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0)
+    sampling = request.sampling.without(DRAW)
     return Plan(lambda context: beam_search(context, strategy), sampling, strategy.num_beams)
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from backend.errors import RequestError
-from backend.interop.llama_cpp import PENALTIES, SAMPLERS
-from backend.request import STAGES, Request, SamplingParams
+from backend.interop.llama_cpp import NAMES
+from backend.request import Request, SamplingParams
+from backend.stages import DRAW, STAGES, Engine, completed
 
 MAX_CHARACTERS = 200_000
 _SAMPLING = {item.name for item in fields(SamplingParams)}
@@ -89,38 +90,40 @@ def _take(document: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
+def _defaults(engine: Engine, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the engine takes for the settings that are not given."""
+    known = ((spec.name, spec.elsewhere.get(engine)) for spec in STAGES.values() if spec.name not in found)
+    return {name: theirs.default for name, theirs in known if theirs and theirs.default is not None}
+
+
 def _left(document: dict[str, Any], harmless: tuple[str, ...] = ()) -> list[str]:
     left = [str(name)[:40] for name in document if name not in harmless and document[name] is not None]
     return [f"Not taken over: {', '.join(left[:20])}."] if left else []
 
 
-_SAME = {
-    name: name for name in ("temperature", "top_k", "top_p", "min_p", "typical_p", "no_repeat_ngram_size")
-}
+def _settings(document: dict[str, Any], *engines: Engine, **others: str) -> dict[str, Any]:
+    """The engines' number settings and `others` (their name = ours), moved over from the document."""
+    found = _take(document, others)
+    for spec in STAGES.values():
+        for theirs in (spec.elsewhere[engine] for engine in engines if engine in spec.elsewhere):
+            value = None if spec.neutral is None else document.pop(theirs.name, None)
+            if value is not None:
+                found[spec.name] = spec.neutral if theirs.off is not None and value == theirs.off else value
+    return found
 
 
 def _transformers(document: dict[str, Any]) -> Found:
     """A GenerationConfig; greedy unless do_sample, and top_k is 50 where it is not set (5.24)."""
     sampled = document.pop("do_sample", None)
-    found = _take(
-        document,
-        {
-            **_SAME,
-            "repetition_penalty": "repetition_penalty",
-            "max_new_tokens": "max_new_tokens",
-            "stop_strings": "stop",
-        },
-    )
+    found = _settings(document, "transformers", max_new_tokens="max_new_tokens", stop_strings="stop")
     notes: list[str] = []
     found["logit_bias"] = _sequence_bias(document.pop("sequence_bias", None), notes)
     if not sampled:
-        for cut in ("temperature", "top_k", "top_p", "min_p", "typical_p"):
-            found.pop(cut, None)
-        found["temperature"] = 0
+        found = {name: value for name, value in found.items() if name not in DRAW} | {"temperature": 0}
         notes.append("do_sample is not true, so transformers decodes greedily: temperature 0, no cuts.")
-    elif "top_k" not in found:
-        found["top_k"] = 50
-        notes.append("top_k is not set; transformers then takes 50.")
+    for name, value in _defaults("transformers", found).items() if sampled else ():
+        found[name] = value
+        notes.append(f"{name} is not set; transformers then takes {value}.")
     harmless = (
         "transformers_version",
         "_from_model_config",
@@ -146,28 +149,14 @@ def _sequence_bias(value: Any, notes: list[str]) -> dict[int, Any]:
 
 def _llama_cpp(document: dict[str, Any]) -> Found:
     """A /completion body; what it leaves out has the server's default."""
-    defaults = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
-    found = _take(
-        document,
-        {
-            **_SAME,
-            "repeat_penalty": "repetition_penalty",
-            "frequency_penalty": "frequency_penalty",
-            "presence_penalty": "presence_penalty",
-            "n_predict": "max_new_tokens",
-            "stop": "stop",
-            "seed": "seed",
-            "prompt": "prompt",
-        },
+    found = _settings(
+        document, "llama.cpp", n_predict="max_new_tokens", stop="stop", seed="seed", prompt="prompt"
     )
     notes: list[str] = []
-    absent = [name for name in defaults if name not in found]
-    if absent:
-        notes.append(
-            "Not set, so llama.cpp's default: "
-            + ", ".join(f"{name} {defaults[name]}" for name in absent)
-            + "."
-        )
+    defaults = _defaults("llama.cpp", found)
+    if defaults:
+        absent = ", ".join(f"{name} {value}" for name, value in defaults.items())
+        notes.append(f"Not set, so llama.cpp's default: {absent}.")
     if found.get("max_new_tokens") == -1:
         del found["max_new_tokens"]
     if found.get("seed") == -1:
@@ -177,8 +166,9 @@ def _llama_cpp(document: dict[str, Any]) -> Found:
     last = document.pop("repeat_last_n", None)
     if last != -1 and found.get("repetition_penalty", 1) != 1:
         notes.append(f"Scope: repeat_last_n is {64 if last is None else last}; here the whole text counts.")
-    if any(found.get(name) for name in PENALTIES[1:]):
-        notes.append("Scope: llama.cpp counts the prompt for frequency and presence; here only the output.")
+    counted = [stage for stage, theirs in NAMES.items() if theirs.counts_prompt and found.get(stage)]
+    if counted:
+        notes.append(f"Scope: llama.cpp counts the prompt for {' and '.join(counted)}; here only the output.")
     found |= _messages(document)
     return {**defaults, **found}, notes + _left(document, ("stream", "cache_prompt", "model"))
 
@@ -187,16 +177,13 @@ def _samplers(value: Any, notes: list[str]) -> str | tuple[str, ...]:
     """The stage order of a sampler chain: bias first, n-gram ban after the penalties, absent ones last."""
     if not isinstance(value, list):
         return "llama.cpp"
-    ours = {theirs: (stage,) for stage, theirs in SAMPLERS.items()} | {"penalties": PENALTIES}
     order: list[str] = ["logit_bias"]
     for name in value:
-        stages = ours.get(name) if isinstance(name, str) else None
-        if stages is None:
+        stages = [stage for stage, theirs in NAMES.items() if name and theirs.sampler == name]
+        if not stages:
             notes.append(f"The sampler {str(name)[:40]!r} is not known here and was left out.")
-        else:
-            order += [stage for stage in stages if stage not in order]
-    order += [stage for stage in STAGES if stage not in order]
-    return tuple(order)
+        order += [stage for stage in stages if stage not in order]
+    return completed(order)
 
 
 def _pairs(value: Any) -> dict[int, Any]:
@@ -219,23 +206,18 @@ def _keyed(value: Any) -> dict[int, Any]:
 
 
 def _openai(document: dict[str, Any]) -> Found:
-    """A completions or chat body; vLLM's extra fields are understood too."""
-    found = _take(
+    """A completions or chat body; extra fields of servers over vLLM or transformers are understood too."""
+    found = _settings(
         document,
-        {
-            **_SAME,
-            "repetition_penalty": "repetition_penalty",
-            "frequency_penalty": "frequency_penalty",
-            "presence_penalty": "presence_penalty",
-            "max_tokens": "max_new_tokens",
-            "max_completion_tokens": "max_new_tokens",
-            "stop": "stop",
-            "seed": "seed",
-            "prompt": "prompt",
-        },
+        "openai",
+        "vllm",
+        "transformers",
+        max_tokens="max_new_tokens",
+        max_completion_tokens="max_new_tokens",
+        stop="stop",
+        seed="seed",
+        prompt="prompt",
     )
-    if found.get("top_k") == -1:
-        found["top_k"] = 0
     found["logit_bias"] = _keyed(document.pop("logit_bias", None))
     found |= _messages(document)
     return found, _left(document, ("model", "stream", "n"))

@@ -6,17 +6,11 @@ import json
 import shlex
 from typing import Any
 
-from backend.interop.snippet import Snippet, common_notes, in_use, missing
+from backend.interop.snippet import Snippet, common_notes, missing, numbers
 from backend.request import BeamSearch, BestOf, Request, Sample, SamplingParams
+from backend.stages import STAGES
 
-SAMPLERS = {
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "typical_p": "typ_p",
-    "temperature": "temperature",
-}
-PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
+NAMES = {spec.name: spec.elsewhere["llama.cpp"] for spec in STAGES.values() if "llama.cpp" in spec.elsewhere}
 
 
 def server(request: Request, model: str) -> Snippet:
@@ -28,16 +22,8 @@ def server(request: Request, model: str) -> Snippet:
         body = {"messages": [{"role": "user", "content": request.prompt}]}
     body |= {
         "n_predict": request.max_new_tokens,
-        "temperature": params.temperature,
-        # Named even where they are off: the server has other defaults (top_k 40, top_p 0.95, min_p 0.05).
-        "top_k": params.top_k,
-        "top_p": params.top_p,
-        "min_p": params.min_p,
-        "typical_p": params.typical_p,
-        "repeat_penalty": params.repetition_penalty,
+        **numbers(params, "llama.cpp"),
         "repeat_last_n": -1,
-        "frequency_penalty": params.frequency_penalty,
-        "presence_penalty": params.presence_penalty,
         "samplers": samplers(params),
     }
     if params.logit_bias:
@@ -57,17 +43,11 @@ def command(request: Request, model: str) -> Snippet:
     words: list[str] = ["llama-cli", "-m", "model.gguf"]
     words += ["--single-turn"] if request.chat else ["--no-conversation"]
     words += ["-p", request.prompt if isinstance(request.prompt, str) else ""]
+    options_of = {theirs.name: theirs.option for theirs in NAMES.values()}
     options: dict[str, object] = {
         "-n": request.max_new_tokens,
-        "--temp": params.temperature,
-        "--top-k": params.top_k,
-        "--top-p": params.top_p,
-        "--min-p": params.min_p,
-        "--typical": params.typical_p,
-        "--repeat-penalty": params.repetition_penalty,
+        **{options_of[name]: value for name, value in numbers(params, "llama.cpp").items()},
         "--repeat-last-n": -1,
-        "--frequency-penalty": params.frequency_penalty,
-        "--presence-penalty": params.presence_penalty,
         "--samplers": ";".join(samplers(params)),
     }
     if request.seed is not None:
@@ -90,19 +70,20 @@ def samplers(params: SamplingParams) -> list[str]:
     """llama.cpp's sampler chain in the order of our stages."""
     chain: list[str] = []
     for stage in params.stage_order:
-        name = "penalties" if stage in PENALTIES else SAMPLERS.get(stage)
-        if name is not None and name not in chain:
+        name = NAMES[stage].sampler if stage in NAMES else ""
+        if name and name not in chain:
             chain.append(name)
     return chain
 
 
 def _notes(request: Request) -> list[str]:
     params = request.sampling
-    notes = missing(params, ("no_repeat_ngram_size",), "llama.cpp")
-    used = in_use(params)
-    if "logit_bias" in used and any(stage in used for stage in PENALTIES) and used[0] != "logit_bias":
+    notes = missing(params, "llama.cpp", "llama.cpp")
+    used = [stage for stage in params.switched_on if stage in NAMES]
+    penalties = [stage for stage in used if NAMES[stage].sampler == "penalties"]
+    if "logit_bias" in used and penalties and used[0] != "logit_bias":
         notes.append("Order: llama.cpp adds the bias before all samplers; here it came after a penalty.")
-    counted = [stage for stage in ("frequency_penalty", "presence_penalty") if stage in used]
+    counted = [stage for stage in used if NAMES[stage].counts_prompt]
     if counted:
         notes.append(
             f"Scope: llama.cpp counts prompt and output for {' and '.join(counted)}; here only the output."

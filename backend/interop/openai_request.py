@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from backend.interop.snippet import Snippet, common_notes, in_use, missing
+from backend.interop.snippet import Snippet, common_notes, missing, numbers
 from backend.request import BeamSearch, BestOf, Request, Sample
+from backend.stages import STAGES
 
 MAX_STOPS = 4
 MAX_TEMPERATURE = 2.0
-UNKNOWN = ("top_k", "min_p", "typical_p", "repetition_penalty", "no_repeat_ngram_size")
 
 
 def export(request: Request, model: str) -> Snippet:
@@ -23,12 +23,9 @@ def export(request: Request, model: str) -> Snippet:
         body |= {"prompt": request.prompt if isinstance(request.prompt, str) else list(request.prompt)}
     body |= {
         "max_completion_tokens" if request.chat else "max_tokens": request.max_new_tokens,
-        "temperature": min(params.temperature, MAX_TEMPERATURE),
-        "top_p": params.top_p,
+        **numbers(params, "openai"),
     }
-    for name in ("frequency_penalty", "presence_penalty"):
-        if getattr(params, name):
-            body[name] = getattr(params, name)
+    body["temperature"] = min(params.temperature, MAX_TEMPERATURE)
     if params.logit_bias:
         body["logit_bias"] = {str(token_id): bias for token_id, bias in params.logit_bias.items()}
     if request.stop:
@@ -44,8 +41,11 @@ def export(request: Request, model: str) -> Snippet:
 
 def _notes(request: Request) -> list[str]:
     params = request.sampling
-    notes = missing(params, UNKNOWN, "The OpenAI API")
-    extras = [stage for stage in in_use(params) if stage in ("top_k", "min_p", "repetition_penalty")]
+    notes = missing(params, "openai", "The OpenAI API")
+    known = [stage for stage in params.switched_on if "openai" in STAGES[stage].elsewhere]
+    extras = [
+        stage for stage in params.switched_on if stage not in known and "vllm" in STAGES[stage].elsewhere
+    ]
     if extras:
         notes.append(f"vLLM's server takes {', '.join(extras)} as extra fields of this body.")
     if params.temperature > MAX_TEMPERATURE:
@@ -54,7 +54,7 @@ def _notes(request: Request) -> list[str]:
         notes.append(f"The API takes {MAX_STOPS} stop strings; {len(request.stop) - MAX_STOPS} are left out.")
     if isinstance(request.strategy, BeamSearch):
         notes.append("The API has no beam search; this samples instead.")
-    if len([stage for stage in in_use(params) if stage not in UNKNOWN]) > 1:
+    if len(known) > 1:
         notes.append("Order: the API does not document in which order a server applies these.")
     if params.logit_bias:
         notes.append("Token ids of the bias are those of this model; another model has others.")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from backend.request import STAGES, BeamSearch, Request, SamplingParams, Speculative
+from backend.request import BeamSearch, Request, SamplingParams, Speculative
+from backend.stages import STAGES, Engine
 
 
 @dataclass(frozen=True)
@@ -23,25 +24,35 @@ class Snippet:
     notes: tuple[str, ...]
 
 
-def in_use(params: SamplingParams) -> list[str]:
-    """The stages that are switched on, in their order."""
-    neutral = SamplingParams()
-    return [stage for stage in params.stage_order if getattr(params, stage) != getattr(neutral, stage)]
+def numbers(params: SamplingParams, engine: Engine, *, draw: bool = True) -> dict[str, float]:
+    """The number settings under the engine's names: those in use, and those it wants named even where off.
+
+    draw: False leaves out the stages that only shape a draw.
+    """
+    found: dict[str, float] = {}
+    for spec in STAGES.values():
+        theirs = spec.elsewhere.get(engine)
+        if theirs is None or spec.neutral is None or (spec.shapes_draw and not draw):
+            continue
+        on = params.is_on(spec.name)
+        if on or theirs.always:
+            found[theirs.name] = getattr(params, spec.name) if on or theirs.off is None else theirs.off
+    return found
 
 
-def missing(params: SamplingParams, unknown: Iterable[str], engine: str) -> list[str]:
-    """A note per switched-on stage that the engine does not have."""
-    used = in_use(params)
+def missing(params: SamplingParams, engine: Engine, called: str) -> list[str]:
+    """A note per switched-on stage that the engine, called so in notes, does not have."""
     return [
-        f"{engine} has no {stage}; it is left out." for stage in STAGES if stage in used and stage in unknown
+        f"{called} has no {spec.name}; it is left out."
+        for spec in STAGES.values()
+        if params.is_on(spec.name) and engine not in spec.elsewhere
     ]
 
 
 def order_note(params: SamplingParams, order: Sequence[str], engine: str) -> list[str]:
     """A note if the engine's order of the switched-on stages differs from ours and cannot be changed."""
-    ours = in_use(params)
+    ours = list(params.switched_on)
     theirs = [stage for stage in order if stage in ours]
-    ours = [stage for stage in ours if stage in theirs]
     if ours == theirs or params.temperature == 0:
         return []
     return [f"Order: {engine} applies {', '.join(theirs)}; here it was {', '.join(ours)}."]

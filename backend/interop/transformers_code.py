@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from backend.interop.snippet import Snippet, common_notes, missing, order_note
-from backend.request import ORDERS, BeamSearch, BestOf, Request, Sample
+from backend.interop.snippet import Snippet, common_notes, missing, numbers, order_note
+from backend.request import BeamSearch, BestOf, Request, Sample
+from backend.stages import ORDERS
 
 _PROGRAM = """\
 import torch
@@ -27,15 +28,7 @@ def export(request: Request, model: str) -> Snippet:
     """A program that runs as it stands where transformers is installed."""
     params = request.sampling
     values: dict[str, Any] = {"max_new_tokens": request.max_new_tokens, **_strategy(request)}
-    if values["do_sample"]:
-        # Cuts are named even where they are off: transformers would take top_k = 50.
-        values |= {"temperature": params.temperature, "top_k": params.top_k, "top_p": params.top_p}
-        values |= {"min_p": params.min_p} if params.min_p > 0 else {}
-        values |= {"typical_p": params.typical_p} if params.typical_p < 1 else {}
-    if params.repetition_penalty != 1:
-        values["repetition_penalty"] = params.repetition_penalty
-    if params.no_repeat_ngram_size:
-        values["no_repeat_ngram_size"] = params.no_repeat_ngram_size
+    values |= numbers(params, "transformers", draw=values["do_sample"])
     if params.logit_bias:
         values["sequence_bias"] = [[[token_id], bias] for token_id, bias in params.logit_bias.items()]
     if request.stop:
@@ -86,7 +79,7 @@ def _inputs(request: Request) -> str:
 
 def _notes(request: Request) -> list[str]:
     strategy, params = request.strategy, request.sampling
-    notes = missing(params, ("frequency_penalty", "presence_penalty"), "transformers")
+    notes = missing(params, "transformers", "transformers")
     notes += order_note(params, ORDERS["transformers"], "transformers")
     if request.stop:
         notes.append("transformers keeps the stop string in the text; here it is never shown.")

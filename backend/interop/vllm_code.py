@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from backend.interop.snippet import Snippet, common_notes, in_use, missing, order_note
-from backend.request import ORDERS, BeamSearch, BestOf, Request, Sample, SamplingParams
-
-_UNKNOWN = ("typical_p", "no_repeat_ngram_size")
+from backend.interop.snippet import Snippet, common_notes, missing, numbers, order_note
+from backend.request import BeamSearch, BestOf, Request, Sample
+from backend.stages import ORDERS
 
 _SAMPLING = """\
 from vllm import LLM, SamplingParams
@@ -58,13 +57,11 @@ def export(request: Request, model: str) -> Snippet:
 
 
 def sampling(request: Request) -> dict[str, Any]:
-    """The arguments of vllm.SamplingParams; names and neutral values are ours but for the length."""
-    params, neutral = request.sampling, SamplingParams()
-    values: dict[str, Any] = {"temperature": params.temperature, "max_tokens": request.max_new_tokens}
-    for stage in in_use(params):
-        if stage not in (*_UNKNOWN, "temperature") and getattr(params, stage) != getattr(neutral, stage):
-            value = getattr(params, stage)
-            values[stage] = dict(value) if stage == "logit_bias" else value
+    """The arguments of vllm.SamplingParams."""
+    params = request.sampling
+    values: dict[str, Any] = {**numbers(params, "vllm"), "max_tokens": request.max_new_tokens}
+    if params.logit_bias:
+        values["logit_bias"] = dict(params.logit_bias)
     if request.stop:
         values["stop"] = list(request.stop)
     if request.seed is not None and params.temperature > 0:
@@ -84,7 +81,7 @@ def _arguments(values: dict[str, Any]) -> str:
 
 def _notes(request: Request) -> list[str]:
     params = request.sampling
-    notes = missing(params, _UNKNOWN, "vLLM") + order_note(params, ORDERS["vllm"], "vLLM")
+    notes = missing(params, "vllm", "vLLM") + order_note(params, ORDERS["vllm"], "vLLM")
     if isinstance(request.strategy, BestOf):
         notes.append("All samples are printed; selecting one is left to you.")
     return [*notes, *common_notes(request, "vLLM")]
@@ -93,7 +90,7 @@ def _notes(request: Request) -> list[str]:
 def _beam_notes(request: Request) -> list[str]:
     notes = (
         ["vLLM's beam search takes no penalties, no bias and no stop strings."]
-        if in_use(request.sampling)
+        if request.sampling.switched_on
         else []
     )
     return [*notes, *common_notes(request, "vLLM")]

@@ -1,17 +1,16 @@
-"""One small class per transform of the logits, and the table that builds the switched-on ones.
+"""One small class per transform of the logits; what else there is to know of each stands in backend.stages.
 
-Every stage is pure: `apply` takes logits [V] (float32) and the tokens so far, and returns new logits;
-minus infinity is a cut token. A stage that `cuts` also tells its threshold, from the log-probabilities
-before and after it, and by how much tokens missed it, from the logits it was given.
+Every stage is pure: `apply` takes logits (float32) and the tokens so far, and returns new logits; minus
+infinity is a cut token. Those that look at no history take [..., V], the others [V].
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from torch import Tensor
 from backend.request import SamplingParams
 from backend.sampling import ranking
 from backend.sampling.softmax import entropy, log_softmax, softmax
+from backend.stages import STAGES
 
 # Probabilities come from float32 logits, so "exactly p" is only known up to this much.
 ROUNDING = 1e-6
@@ -35,31 +35,32 @@ class History(NamedTuple):
         return self.token_ids[self.num_prompt_tokens :]
 
 
-class Stage(Protocol):
-    """What the pipeline needs of a transform."""
+@dataclass(frozen=True)
+class Stage:
+    """A switched-on transform; `value` is that of its SamplingParams field."""
 
     name: ClassVar[str]
-    cuts: ClassVar[bool]
+    value: Any
 
     @property
-    def setting(self) -> str: ...
+    def setting(self) -> float | str:
+        """The value as the record shows it: a number where it is one."""
+        number: float | str = self.value
+        return number
 
-    def apply(self, logits: Tensor, history: History) -> Tensor: ...
+    @property
+    def cuts(self) -> bool:
+        return STAGES[self.name].cuts
 
-    def threshold(self, before: Tensor, after: Tensor) -> float | None: ...
-
-    def margins(self, logits: Tensor, token_ids: Tensor) -> list[float] | None: ...
-
-
-class _Reshape:
-    """A stage that moves probability but makes no token impossible."""
-
-    cuts: ClassVar[bool] = False
+    def apply(self, logits: Tensor, history: History) -> Tensor:
+        raise NotImplementedError
 
     def threshold(self, before: Tensor, after: Tensor) -> float | None:
+        """The cutoff, from the log-probabilities [V] before and after the stage; None if it has none."""
         return None
 
     def margins(self, logits: Tensor, token_ids: Tensor) -> list[float] | None:
+        """By how much the cut `token_ids` [N] missed it, from the logits [V] the stage was given."""
         return None
 
 
@@ -73,176 +74,134 @@ def _keep(logits: Tensor, kept: Tensor) -> Tensor:
     return out
 
 
-@dataclass(frozen=True)
-class RepetitionPenalty(_Reshape):
+def _row_by_row(cut: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+    """`cut`, which takes [V], over every row of [..., V]."""
+    if logits.dim() == 1:
+        return cut(logits)
+    rows = logits.reshape(-1, logits.shape[-1])
+    return torch.stack([cut(row) for row in rows]).reshape(logits.shape)
+
+
+class RepetitionPenalty(Stage):
     """Seen ids, prompt included, once each: positive logits divided, negative multiplied (CTRL)."""
 
     name: ClassVar[str] = "repetition_penalty"
-    penalty: float
-
-    @property
-    def setting(self) -> str:
-        return f"{self.penalty:.12g}"
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
         ids = _ids(set(history.token_ids), logits)
         seen = logits[ids]
-        return logits.index_copy(0, ids, torch.where(seen > 0, seen / self.penalty, seen * self.penalty))
+        return logits.index_copy(0, ids, torch.where(seen > 0, seen / self.value, seen * self.value))
 
 
-@dataclass(frozen=True)
-class FrequencyPenalty(_Reshape):
+class FrequencyPenalty(Stage):
     """Subtracts the penalty once per earlier occurrence in the output (as vLLM and OpenAI)."""
 
     name: ClassVar[str] = "frequency_penalty"
-    penalty: float
-
-    @property
-    def setting(self) -> str:
-        return f"{self.penalty:.12g}"
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
         counts = Counter(history.output_ids)
         ids = _ids(counts, logits)
         times = torch.tensor(list(counts.values()), dtype=logits.dtype, device=logits.device)
-        return logits.index_add(0, ids, times, alpha=-self.penalty)
+        return logits.index_add(0, ids, times, alpha=-self.value)
 
 
-@dataclass(frozen=True)
-class PresencePenalty(_Reshape):
+class PresencePenalty(Stage):
     """Subtracts the penalty once if the token is anywhere in the output (as vLLM and OpenAI)."""
 
     name: ClassVar[str] = "presence_penalty"
-    penalty: float
-
-    @property
-    def setting(self) -> str:
-        return f"{self.penalty:.12g}"
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
         ids = _ids(set(history.output_ids), logits)
-        return logits.index_add(0, ids, torch.full_like(ids, -self.penalty, dtype=logits.dtype))
+        return logits.index_add(0, ids, torch.full_like(ids, -self.value, dtype=logits.dtype))
 
 
-@dataclass(frozen=True)
-class LogitBias(_Reshape):
+class LogitBias(Stage):
     """Adds a fixed number to the logits of chosen ids."""
 
     name: ClassVar[str] = "logit_bias"
-    bias: Mapping[int, float]
 
     @property
     def setting(self) -> str:
-        return f"{len(self.bias)} token" + ("s" if len(self.bias) > 1 else "")
+        return f"{len(self.value)} token" + ("s" if len(self.value) > 1 else "")
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
-        added = torch.tensor(list(self.bias.values()), dtype=logits.dtype, device=logits.device)
-        return logits.index_add(0, _ids(self.bias, logits), added)
+        added = torch.tensor(list(self.value.values()), dtype=logits.dtype, device=logits.device)
+        return logits.index_add(0, _ids(self.value, logits), added)
 
 
-@dataclass(frozen=True)
-class NoRepeatNgram:
+class NoRepeatNgram(Stage):
     """Bans every token that would complete an n-gram already in prompt or output."""
 
     name: ClassVar[str] = "no_repeat_ngram_size"
-    cuts: ClassVar[bool] = True
-    size: int
-
-    @property
-    def setting(self) -> str:
-        return str(self.size)
 
     def banned(self, token_ids: Sequence[int]) -> set[int]:
-        if len(token_ids) + 1 < self.size:
+        if len(token_ids) + 1 < self.value:
             return set()
-        tail = list(token_ids[len(token_ids) - self.size + 1 :])
-        starts = range(len(token_ids) - self.size + 1)
+        tail = list(token_ids[len(token_ids) - self.value + 1 :])
+        starts = range(len(token_ids) - self.value + 1)
         return {
-            token_ids[start + self.size - 1]
+            token_ids[start + self.value - 1]
             for start in starts
-            if list(token_ids[start : start + self.size - 1]) == tail
+            if list(token_ids[start : start + self.value - 1]) == tail
         }
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
         return logits.index_fill(0, _ids(self.banned(history.token_ids), logits), -math.inf)
 
-    def threshold(self, before: Tensor, after: Tensor) -> float | None:
-        return None
 
-    def margins(self, logits: Tensor, token_ids: Tensor) -> list[float] | None:
-        return None
-
-
-@dataclass(frozen=True)
-class Temperature(_Reshape):
+class Temperature(Stage):
     """Divides the logits: below 1 sharper, above 1 flatter, the order unchanged."""
 
     name: ClassVar[str] = "temperature"
-    temperature: float
-
-    @property
-    def setting(self) -> str:
-        return f"{self.temperature:.12g}"
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
-        return logits / self.temperature
+        return logits / self.value
 
 
 @dataclass(frozen=True)
-class Greedy:
+class Greedy(Stage):
     """Temperature 0, the limit of ever smaller temperatures: all probability on the best token."""
 
     name: ClassVar[str] = "temperature"
-    cuts: ClassVar[bool] = True
-    setting: str = "0"
+    value: float = 0.0
+
+    @property
+    def cuts(self) -> bool:
+        return True
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
-        return _keep(logits, torch.argmax(logits))
-
-    def threshold(self, before: Tensor, after: Tensor) -> float | None:
-        return None
-
-    def margins(self, logits: Tensor, token_ids: Tensor) -> list[float] | None:
-        return None
+        best = torch.argmax(logits, -1, keepdim=True)
+        return torch.full_like(logits, -math.inf).scatter(-1, best, logits.gather(-1, best))
 
 
-@dataclass(frozen=True)
-class TopK:
+class TopK(Stage):
     """Keeps the k best tokens; exactly k, the lower id winning a tie (Fan et al. 2018)."""
 
     name: ClassVar[str] = "top_k"
-    cuts: ClassVar[bool] = True
-    k: int
-
-    @property
-    def setting(self) -> str:
-        return str(self.k)
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
-        return logits if self.k >= logits.numel() else _keep(logits, ranking.best(logits, self.k))
+        if self.value >= logits.shape[-1]:
+            return logits
+        return _row_by_row(lambda row: _keep(row, ranking.best(row, self.value)), logits)
 
     def threshold(self, before: Tensor, after: Tensor) -> float | None:
-        return float(self.k)
+        return float(self.value)
 
     def margins(self, logits: Tensor, token_ids: Tensor) -> list[float] | None:
         """Ranks beyond k."""
-        return [float(ranking.rank(logits, token_id) - self.k) for token_id in token_ids.tolist()]
+        return [float(ranking.rank(logits, token_id) - self.value) for token_id in token_ids.tolist()]
 
 
-@dataclass(frozen=True)
-class TopP:
+class TopP(Stage):
     """Nucleus: keeps the smallest set of best tokens whose probability reaches p (Holtzman 2019)."""
 
     name: ClassVar[str] = "top_p"
-    cuts: ClassVar[bool] = True
-    p: float
-
-    @property
-    def setting(self) -> str:
-        return f"{self.p:.12g}"
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
-        return _keep(logits, ranking.covering(logits, softmax(logits), self.p, ROUNDING))
+        return _row_by_row(self._cut, logits)
+
+    def _cut(self, logits: Tensor) -> Tensor:
+        return _keep(logits, ranking.covering(logits, softmax(logits), self.value, ROUNDING))
 
     def threshold(self, before: Tensor, after: Tensor) -> float | None:
         """Probability of the nucleus: p, and what the token that crosses it brought beyond."""
@@ -250,20 +209,13 @@ class TopP:
 
     def margins(self, logits: Tensor, token_ids: Tensor) -> list[float] | None:
         """Probability that stood before the token, beyond p."""
-        return [mass - self.p for mass in _mass_before(logits, softmax(logits), token_ids)]
+        return [mass - self.value for mass in _mass_before(logits, softmax(logits), token_ids)]
 
 
-@dataclass(frozen=True)
-class TypicalP:
+class TypicalP(Stage):
     """Keeps the tokens whose surprise is nearest the entropy, until their mass reaches p (Meister 2022)."""
 
     name: ClassVar[str] = "typical_p"
-    cuts: ClassVar[bool] = True
-    p: float
-
-    @property
-    def setting(self) -> str:
-        return f"{self.p:.12g}"
 
     def _typicality(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """(minus the distance of each token's surprise from the entropy, probabilities); [V] each."""
@@ -271,7 +223,10 @@ class TypicalP:
         return -(-logprobs - entropy(logprobs)).abs(), logprobs.exp()
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
-        return _keep(logits, ranking.covering(*self._typicality(logits), self.p, ROUNDING))
+        return _row_by_row(self._cut, logits)
+
+    def _cut(self, logits: Tensor) -> Tensor:
+        return _keep(logits, ranking.covering(*self._typicality(logits), self.value, ROUNDING))
 
     def threshold(self, before: Tensor, after: Tensor) -> float | None:
         """Probability of the typical set."""
@@ -279,7 +234,7 @@ class TypicalP:
 
     def margins(self, logits: Tensor, token_ids: Tensor) -> list[float] | None:
         """Probability of the more typical tokens, beyond p."""
-        return [mass - self.p for mass in _mass_before(*self._typicality(logits), token_ids)]
+        return [mass - self.value for mass in _mass_before(*self._typicality(logits), token_ids)]
 
 
 def _kept_mass(before: Tensor, after: Tensor) -> float:
@@ -298,31 +253,24 @@ def _mass_before(values: Tensor, weights: Tensor, token_ids: Tensor) -> list[flo
     return masses
 
 
-@dataclass(frozen=True)
-class MinP:
+class MinP(Stage):
     """Keeps tokens at least min_p times as likely as the likeliest (Nguyen et al. 2024)."""
 
     name: ClassVar[str] = "min_p"
-    cuts: ClassVar[bool] = True
-    min_p: float
-
-    @property
-    def setting(self) -> str:
-        return f"{self.min_p:.12g}"
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
         # In logits, since a ratio of probabilities is a difference of logits: nothing can underflow.
-        border = logits.max() + math.log(self.min_p) - ROUNDING
+        border = logits.amax(-1, keepdim=True) + math.log(self.value) - ROUNDING
         return logits.masked_fill(logits < border, -math.inf)
 
     def threshold(self, before: Tensor, after: Tensor) -> float | None:
         """Least probability kept."""
-        return self.min_p * float(before.max().exp())
+        return self.value * float(before.max().exp())
 
     def margins(self, logits: Tensor, token_ids: Tensor) -> list[float] | None:
         """Probability missing to the threshold."""
         probabilities = softmax(logits)
-        border = self.min_p * float(probabilities.max())
+        border = self.value * float(probabilities.max())
         return [border - probability for probability in probabilities[token_ids].tolist()]
 
 
@@ -335,61 +283,48 @@ class Mask(Protocol):
     def mask(self, output_ids: Sequence[int]) -> Tensor: ...
 
 
-@dataclass(frozen=True)
-class GrammarMask:
-    """Keeps the tokens that a grammar allows."""
+class GrammarMask(Stage):
+    """Keeps the tokens that a grammar, a Mask, allows."""
 
     name: ClassVar[str] = "grammar"
-    cuts: ClassVar[bool] = True
-    constraint: Mask
 
     @property
     def setting(self) -> str:
-        return self.constraint.kind
+        return str(self.value.kind)
+
+    @property
+    def cuts(self) -> bool:
+        return True
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
-        return logits.masked_fill(~self.constraint.mask(history.output_ids).to(logits.device), -math.inf)
-
-    def threshold(self, before: Tensor, after: Tensor) -> float | None:
-        return None
-
-    def margins(self, logits: Tensor, token_ids: Tensor) -> list[float] | None:
-        return None
+        return logits.masked_fill(~self.value.mask(history.output_ids).to(logits.device), -math.inf)
 
 
-# stage name -> the switched-on stage, or None where the value is neutral
-_BUILDERS: dict[str, Callable[[SamplingParams], Stage | None]] = {
-    "repetition_penalty": lambda s: (
-        RepetitionPenalty(s.repetition_penalty) if s.repetition_penalty != 1 else None
-    ),
-    "frequency_penalty": lambda s: FrequencyPenalty(s.frequency_penalty) if s.frequency_penalty else None,
-    "presence_penalty": lambda s: PresencePenalty(s.presence_penalty) if s.presence_penalty else None,
-    "no_repeat_ngram_size": lambda s: (
-        NoRepeatNgram(s.no_repeat_ngram_size) if s.no_repeat_ngram_size else None
-    ),
-    "logit_bias": lambda s: LogitBias(s.logit_bias) if s.logit_bias else None,
-    "temperature": lambda s: (
-        Greedy() if s.temperature == 0 else Temperature(s.temperature) if s.temperature != 1 else None
-    ),
-    "top_k": lambda s: TopK(s.top_k) if s.top_k else None,
-    "top_p": lambda s: TopP(s.top_p) if s.top_p < 1 else None,
-    "min_p": lambda s: MinP(s.min_p) if s.min_p > 0 else None,
-    "typical_p": lambda s: TypicalP(s.typical_p) if s.typical_p < 1 else None,
+_TRANSFORMS: dict[str, type[Stage]] = {
+    transform.name: transform
+    for transform in (
+        RepetitionPenalty,
+        FrequencyPenalty,
+        PresencePenalty,
+        NoRepeatNgram,
+        LogitBias,
+        Temperature,
+        TopK,
+        TopP,
+        MinP,
+        TypicalP,
+    )
 }
 
 
-# The grammar comes before the first of these, so that they choose among allowed tokens only.
-_AFTER_GRAMMAR = ("temperature", "top_k", "top_p", "min_p", "typical_p")
-
-
 def build(params: SamplingParams, constraint: Mask | None = None) -> tuple[Stage, ...]:
-    """The switched-on stages, in order."""
+    """The switched-on stages, in order; the grammar before those that shape the draw alone."""
     stages: list[Stage] = []
     grammar = [] if constraint is None else [GrammarMask(constraint)]
     for name in params.stage_order:
-        if name in _AFTER_GRAMMAR and grammar:
+        if STAGES[name].shapes_draw and grammar:
             stages.append(grammar.pop())
-        stage = _BUILDERS[name](params)
-        if stage is not None:
-            stages.append(stage)
+        if name in params.switched_on:
+            value = getattr(params, name)
+            stages.append(Greedy() if (name, value) == ("temperature", 0) else _TRANSFORMS[name](value))
     return tuple(stages)

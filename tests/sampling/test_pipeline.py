@@ -17,10 +17,11 @@ from torch import Tensor
 
 from backend.errors import PlaygroundError
 from backend.events import Candidates, StageSetting
-from backend.request import ORDERS, SamplingParams
+from backend.request import SamplingParams
 from backend.sampling import noise
 from backend.sampling.pipeline import Choice, Pipeline, Place
 from backend.sampling.processors import History
+from backend.stages import ORDERS
 
 INF = math.inf
 NOTHING = History((), 0)
@@ -458,17 +459,17 @@ def test_neutral_values_leave_no_stage_behind(order: str | None) -> None:
 @pytest.mark.parametrize(
     ("params", "setting"),
     [
-        ({"temperature": 0.7}, StageSetting("temperature", "0.7")),
-        ({"temperature": 0}, StageSetting("temperature", "0")),
-        ({"top_k": 40}, StageSetting("top_k", "40")),
-        ({"top_p": 0.95}, StageSetting("top_p", "0.95")),
-        ({"top_p": 0}, StageSetting("top_p", "0")),
-        ({"min_p": 0.05}, StageSetting("min_p", "0.05")),
-        ({"typical_p": 0.2}, StageSetting("typical_p", "0.2")),
-        ({"repetition_penalty": 1.1}, StageSetting("repetition_penalty", "1.1")),
-        ({"frequency_penalty": -0.5}, StageSetting("frequency_penalty", "-0.5")),
-        ({"presence_penalty": 0.25}, StageSetting("presence_penalty", "0.25")),
-        ({"no_repeat_ngram_size": 3}, StageSetting("no_repeat_ngram_size", "3")),
+        ({"temperature": 0.7}, StageSetting("temperature", 0.7)),
+        ({"temperature": 0}, StageSetting("temperature", 0)),
+        ({"top_k": 40}, StageSetting("top_k", 40)),
+        ({"top_p": 0.95}, StageSetting("top_p", 0.95)),
+        ({"top_p": 0}, StageSetting("top_p", 0)),
+        ({"min_p": 0.05}, StageSetting("min_p", 0.05)),
+        ({"typical_p": 0.2}, StageSetting("typical_p", 0.2)),
+        ({"repetition_penalty": 1.1}, StageSetting("repetition_penalty", 1.1)),
+        ({"frequency_penalty": -0.5}, StageSetting("frequency_penalty", -0.5)),
+        ({"presence_penalty": 0.25}, StageSetting("presence_penalty", 0.25)),
+        ({"no_repeat_ngram_size": 3}, StageSetting("no_repeat_ngram_size", 3)),
     ],
 )
 def test_one_knob_is_one_stage(params: dict[str, Any], setting: StageSetting) -> None:

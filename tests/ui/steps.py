@@ -25,7 +25,7 @@ def step(index: int = 0, **changes: Any) -> TokenDecoded:
         "entropy": 1.2,
         "luck": 1.5,
         "uncut_winner": 23,
-        "stages": (StageOutcome("top_p", "0.75", 2, 0.25, True, 0.75),),
+        "stages": (StageOutcome("top_p", 0.75, 2, 0.25, True, 0.75),),
         "candidates": Candidates(
             token_ids=(20, 21, 22, 23),
             labels=(" a", " b", "<img src=x>", "\n"),

@@ -8,7 +8,7 @@ import pytest
 
 from backend import SamplingParams
 from backend.errors import RequestError
-from backend.request import ORDERS
+from backend.stages import ORDERS
 from ui import knobs
 from ui.presets.settings import load_sampling_presets
 

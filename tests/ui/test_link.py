@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 import pytest
 
 from backend.errors import RequestError
-from backend.request import ORDERS
+from backend.stages import ORDERS
 from ui import knobs
 from ui.link import Link, parse
 from ui.tabs import beams, samples, speculate

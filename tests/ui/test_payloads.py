@@ -108,7 +108,7 @@ def test_the_verdict_names_who_would_have_won_without_the_cuts() -> None:
     assert payloads.verdict(step(uncut_winner=21, stages=()), None) == [
         {"text": "Nothing was cut at this step"}
     ]
-    greedy = StageOutcome("temperature", "0", 1, 0.5, True, None)
+    greedy = StageOutcome("temperature", 0, 1, 0.5, True, None)
     assert payloads.verdict(step(uncut_winner=21, stages=(greedy,)), None) == [
         {"text": "Greedy: the most likely token is taken"}
     ]
@@ -133,10 +133,10 @@ def test_the_verdict_of_a_step_evaluated_again_names_both_tokens_and_the_cut() -
 @pytest.mark.parametrize(
     ("outcome", "value", "text"),
     [
-        (StageOutcome("top_k", "40", 40, 0.1, True, 40.0), 3.0, "rank 43 > 40"),
-        (StageOutcome("top_p", "0.95", 9, 0.1, True, 0.96), 0.0112, "0.9612 ≥ 0.95 before it"),
-        (StageOutcome("min_p", "0.1", 9, 0.1, True, 0.04), 0.035, "0.5 % < 4.0 %"),
-        (StageOutcome("no_repeat_ngram_size", "2", 9, 0.1, True, None), None, "masked by no-repeat"),
+        (StageOutcome("top_k", 40, 40, 0.1, True, 40.0), 3.0, "rank 43 > 40"),
+        (StageOutcome("top_p", 0.95, 9, 0.1, True, 0.96), 0.0112, "0.9612 ≥ 0.95 before it"),
+        (StageOutcome("min_p", 0.1, 9, 0.1, True, 0.04), 0.035, "0.5 % < 4.0 %"),
+        (StageOutcome("no_repeat_ngram_size", 2, 9, 0.1, True, None), None, "masked by no-repeat"),
     ],
 )
 def test_a_margin_is_the_comparison_that_was_lost(
@@ -174,8 +174,8 @@ def test_charts_hold_the_distribution_before_each_cut() -> None:
         [-1, -1, 1, 0],
     )
     stages = (
-        StageOutcome("top_k", "3", 3, 0.05, True, 3.0),
-        StageOutcome("min_p", "0.4", 2, 0.158, True, 0.2105),
+        StageOutcome("top_k", 3, 3, 0.05, True, 3.0),
+        StageOutcome("min_p", 0.4, 2, 0.158, True, 0.2105),
     )
     ranks, ratio = strict(payloads.charts(candidates, stages))
     assert ranks["line"] == 3
@@ -186,13 +186,13 @@ def test_charts_hold_the_distribution_before_each_cut() -> None:
 
 def test_the_top_p_chart_draws_its_line_at_p_and_not_at_what_was_reached() -> None:
     candidates = table([0.6, 0.3, 0.1], [[2 / 3, 1 / 3, 0]], [-1, -1, 0])
-    (chart,) = payloads.charts(candidates, (StageOutcome("top_p", "0.7", 2, 0.1, True, 0.9),))
+    (chart,) = payloads.charts(candidates, (StageOutcome("top_p", 0.7, 2, 0.1, True, 0.9),))
     assert chart["line"] == 0.7
 
 
 def test_a_stage_that_only_reshapes_has_no_cutoff_chart() -> None:
     candidates = table([0.6, 0.4], [[0.7, 0.3]], [-1, -1])
-    assert payloads.charts(candidates, (StageOutcome("temperature", "0.8", 2, 0.0, True, None),)) == []
+    assert payloads.charts(candidates, (StageOutcome("temperature", 0.8, 2, 0.0, True, None),)) == []
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_activity_is_one_short_line(stage: str, changed: int, text: str) -> None
 
 
 def test_activity_counts_the_steps_at_which_a_stage_changed_something() -> None:
-    idle = step(1, stages=(StageOutcome("top_p", "0.75", 4, 0.0, False, 1.0),))
+    idle = step(1, stages=(StageOutcome("top_p", 0.75, 4, 0.0, False, 1.0),))
     assert payloads.activity(view(STARTED, step(0), idle)) == {"top_p": "cut 50.0 % of steps, 25.0 % mass"}
 
 

@@ -14,7 +14,7 @@ from backend.errors import PlaygroundError, RequestError
 from backend.interop.export import export, known_as
 from backend.interop.foreign import read
 from backend.metrics import TextMetrics, describe, self_bleu
-from backend.sweep import Axis, Sweep, requests, spaced
+from backend.sweep import Axis, Sweep, requests
 from ui import knobs
 from ui.api.generation import known, readable
 from ui.loading import Loader
@@ -22,7 +22,7 @@ from ui.payloads.compare import sentence
 from ui.runs.lanes import NAMES, Lane, Lanes
 from ui.runs.lanes import requests as lane_requests
 from ui.runs.sweep_table import MAX_TOKENS as SWEEP_TOKENS
-from ui.runs.sweep_table import WHOLE, row
+from ui.runs.sweep_table import row
 
 
 class ExperimentsApi:
@@ -103,7 +103,7 @@ class ExperimentsApi:
             if base.max_new_tokens > SWEEP_TOKENS:
                 raise RequestError(f"a sweep takes at most {SWEEP_TOKENS} new tokens a run")
             base = knobs.seeded(base)
-            axes = [Axis(knob, spaced(low, high, count, knob in WHOLE))]
+            axes = [Axis.spaced(knob, low, high, count)]
             made = requests(base, axes, seeds)
             with Sweep(self.loader.wait_for(), made) as runs:
                 outcomes = sorted(runs, key=lambda outcome: outcome.index)

@@ -10,12 +10,13 @@ from backend import BeamSearch, Request, SamplingParams
 from backend.comparison import ORDER, Cut, Difference, first_unequal
 from backend.events import Finished, TokenDecoded
 from backend.metrics import TextMetrics, describe
+from backend.stages import DRAW, STAGES
 from ui.numbers import bits, fixed, number, percent, probability
 from ui.payloads.run import ENDINGS, head
 from ui.plots import lanes as plots
 from ui.runs.lanes import KNOBS, NAMES, Lane, Lanes
 from ui.session import View
-from ui.titles import title
+from ui.titles import title, written
 
 COLUMNS: list[tuple[str, str]] = [
     ("tokens", "Generated tokens, the end of text included"),
@@ -92,13 +93,14 @@ def summary(request: Request) -> str:
     """What a lane sets, in a line: temperature 0.8, top-p 0.95."""
     if isinstance(request.strategy, BeamSearch):
         return f"beam search, {request.strategy.num_beams} beams"
-    neutral, params = SamplingParams(), request.sampling
-    if params.temperature == 0:
-        others = [knob for knob in KNOBS[5:] if getattr(params, knob) != getattr(neutral, knob)]
-        return ", ".join(["greedy", *(f"{title(knob)} {getattr(params, knob):g}" for knob in others)])
-    changed = [knob for knob in KNOBS if getattr(params, knob) != getattr(neutral, knob)]
-    shown = [f"{title(knob)} {getattr(params, knob):g}" for knob in changed]
-    if isinstance(params.order, str) and len(changed) > 1:
+    params = request.sampling
+    greedy = params.temperature == 0
+    if greedy:
+        params = params.without(DRAW)
+    changed = [knob for knob in KNOBS if params.is_on(knob)]
+    shown = ["greedy"] if greedy else []
+    shown += [f"{title(knob)} {getattr(params, knob):g}" for knob in changed]
+    if isinstance(params.order, str) and len(changed) > 1 and not greedy:
         shown.append(f"order of {params.order}")
     return ", ".join(shown) or "pure sampling, nothing switched on"
 
@@ -188,7 +190,7 @@ def _cut_pieces(cut: Cut, found: Difference, names: tuple[str, str]) -> list[dic
             {"text": f" (rank {cut.rank:,})."},
         ]
     return [
-        {"text": f"in {where} {title(cut.stage)} {cut.setting} cut "},
+        {"text": f"in {where} {title(cut.stage)} {written(cut.setting)} cut "},
         {"token": cut.label},
         {"text": f" ({_measured(cut)}), which {other} drew; {where} then drew "},
         {"token": found.labels[cut.run]},
@@ -200,9 +202,10 @@ def _measured(cut: Cut) -> str:
     rank = f"rank {cut.rank:,}"
     if cut.reached is None or cut.limit is None:
         return rank
-    if cut.stage == "top_k":
+    unit = STAGES[cut.stage].unit
+    if unit == "rank":
         return f"{rank}, place {cut.reached:,.0f} of {cut.limit:,.0f} kept"
-    if cut.stage == "min_p":
+    if unit == "probability":
         return f"{rank}, {percent(cut.reached)} < {percent(cut.limit)}"
     return f"{rank}, cumulative {cut.reached:.4g} before it"
 

@@ -11,15 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from backend.events import Candidates, StageOutcome, TokenDecoded
+from backend.stages import STAGES, measured
 from ui.numbers import bits, number, percent, probability
 from ui.session import View
-from ui.titles import title
+from ui.titles import title, written
 
 MAX_PROMPT_TOKENS_SHOWN = 400
 CHUNK = 64  # rows of the strip that travel together
 MAX_BARS = 40
-
-CUT_STAGES = ("top_k", "top_p", "min_p", "typical_p")
 
 
 def head(view: View) -> dict[str, Any]:
@@ -180,7 +179,7 @@ def _stage(outcome: StageOutcome) -> dict[str, Any]:
     return {
         "stage": outcome.stage,
         "title": title(outcome.stage),
-        "setting": outcome.setting,
+        "setting": written(outcome.setting),
         "kept": outcome.num_kept,
         "cut_mass": number(outcome.cut_mass, 4),
         "changed": outcome.changed,
@@ -218,15 +217,16 @@ def candidate_rows(table: Candidates, shown: TokenDecoded) -> list[dict[str, Any
 
 def margin(value: float | None, outcome: StageOutcome) -> str:
     """Why a stage cut a token, as the comparison that it lost: "0.9612 > 0.95"."""
-    if value is None:
+    found = measured(outcome.stage, outcome.setting, outcome.threshold, value)
+    if found is None:
         return f"masked by {title(outcome.stage)}"
-    if outcome.stage == "top_k":
-        limit = int(float(outcome.setting))
-        return f"rank {limit + round(value):,} > {limit:,}"
-    if outcome.stage == "min_p":
-        least = outcome.threshold or 0.0
-        return f"{percent(max(0.0, least - value))} < {percent(least)}"
-    return f"{float(outcome.setting) + value:.4f} ≥ {outcome.setting} before it"
+    reached, limit = found
+    unit = STAGES[outcome.stage].unit
+    if unit == "rank":
+        return f"rank {round(reached):,} > {round(limit):,}"
+    if unit == "probability":
+        return f"{percent(reached)} < {percent(limit)}"
+    return f"{reached:.4f} ≥ {written(limit)} before it"
 
 
 def verdict(shown: TokenDecoded, recorded: TokenDecoded | None) -> list[dict[str, Any]]:
@@ -258,7 +258,7 @@ def verdict(shown: TokenDecoded, recorded: TokenDecoded | None) -> list[dict[str
 
 
 def _plain_verdict(shown: TokenDecoded) -> str:
-    if any(outcome.stage == "temperature" and float(outcome.setting) == 0 for outcome in shown.stages):
+    if any((outcome.stage, outcome.setting) == ("temperature", 0) for outcome in shown.stages):
         return "Greedy: the most likely token is taken"
     if any(outcome.cut_mass > 0 for outcome in shown.stages):
         return "The same token would have won without the cuts"
@@ -290,13 +290,14 @@ def charts(table: Candidates, stages: Sequence[StageOutcome]) -> list[dict[str, 
     """One picture per cutting stage, each in the geometry of its rule.
 
     Bars hold [label, probability before the stage, still possible after it]; tokens that an earlier
-    stage cut are not drawn. `line` is the cutoff: a rank for top-k, a cumulative share for top-p, a
-    probability for min-p. typical-p has no line: it keeps a band of surprise.
+    stage cut are not drawn. `line` is the stage's limit, in its unit, and `line_text` what stands at it.
     """
     return [
         chart
         for place, outcome in enumerate(stages)
-        if outcome.stage in CUT_STAGES and (chart := _chart(table, place, outcome)) is not None
+        if outcome.stage in STAGES
+        and STAGES[outcome.stage].geometry
+        and (chart := _chart(table, place, outcome)) is not None
     ]
 
 
@@ -310,18 +311,19 @@ def _chart(table: Candidates, place: int, outcome: StageOutcome) -> dict[str, An
     ]
     if not bars:
         return None
-    lines = {
-        "top_k": outcome.threshold,
-        "top_p": float(outcome.setting),
-        "min_p": outcome.threshold,
-        "typical_p": None,
-    }
-    line = lines[outcome.stage]
+    spec = STAGES[outcome.stage]
+    limit = outcome.threshold if spec.unit == "probability" else outcome.setting
+    if not isinstance(limit, int | float):
+        return None
+    shown = percent(limit) if spec.unit == "probability" else written(limit)
     return {
         "stage": outcome.stage,
-        "title": title(outcome.stage),
-        "setting": outcome.setting,
-        "line": None if line is None else number(line),
+        "title": spec.title,
+        "setting": written(outcome.setting),
+        "geometry": spec.geometry,
+        "reading": spec.reading,
+        "line": number(limit),
+        "line_text": spec.line.format(setting=written(outcome.setting), limit=shown),
         "kept": outcome.num_kept,
         "cut_mass": number(outcome.cut_mass, 4),
         "best": number(max(probability(before[i]) for i in alive)),
@@ -345,6 +347,6 @@ def activity_line(stage: str, num_changed: int, num_steps: int, mean_cut_mass: f
     if num_changed == 0:
         return "never fired"
     share = percent(num_changed / num_steps)
-    if stage in CUT_STAGES:
+    if stage in STAGES and STAGES[stage].cuts:
         return f"cut {share} of steps, {percent(mean_cut_mass)} mass"
     return f"acted on {share} of steps"

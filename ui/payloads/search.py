@@ -11,7 +11,7 @@ from ui.plots import samples as sample_plots
 from ui.runs.beam_tree import BeamTree, Node
 from ui.runs.reselect import RecordedSample, recorded, scores, winner
 from ui.session import View
-from ui.titles import title
+from ui.titles import title, written
 
 MAX_NODES_SHOWN = 4_000
 
@@ -61,7 +61,7 @@ def tree_status(view: View, beams: BeamTree) -> list[list[str]]:
         line.append(["returned", str(len(beams.results))])
         line.append(["took", f"{view.finished.time:.1f} s"])
     for stage in view.started.stages:
-        line.append([title(stage.stage), stage.setting])
+        line.append([title(stage.stage), written(stage.setting)])
     line.append(["model", view.started.model])
     return line
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from backend import BeamSearch, Request, Sample, SamplingParams, Trace
+from backend import BeamSearch, Request, Sample, Trace
 from backend.comparison import Difference, first_difference
 from backend.errors import RequestError
 from backend.events import Candidates, Event, Started, TokenDecoded
 from backend.protocol import EngineProtocol
+from backend.stages import STAGES
 from ui import knobs
 
 MIN_LANES, MAX_LANES = 2, 8
@@ -101,7 +102,7 @@ def _request(base: Request, name: str, lane: Any) -> Request:
     for key in lane:
         if key not in (*KNOBS, "num_beams", "order"):
             raise RequestError(f"lane {name} has the unknown setting {str(key)[:40]!r}")
-    own = {knob: lane.get(knob, getattr(SamplingParams(), knob)) for knob in KNOBS}
+    own: dict[str, Any] = {knob: lane.get(knob, STAGES[knob].neutral) for knob in KNOBS}
     try:
         beams = BeamSearch(num_beams=lane.get("num_beams", 1))
         sampling = replace(base.sampling, **own, order=lane.get("order") or base.sampling.order)
@@ -125,8 +126,7 @@ class LaneFields:
 
 def of_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The lane that the knobs describe."""
-    neutral = SamplingParams()
-    return {knob: settings[knob] for knob in KNOBS if settings.get(knob) != getattr(neutral, knob)}
+    return {knob: settings[knob] for knob in KNOBS if settings.get(knob) != STAGES[knob].neutral}
 
 
 def slim(step: TokenDecoded) -> TokenDecoded:

@@ -27,7 +27,6 @@ MEASURES: dict[str, tuple[str, int]] = {
     "num_tokens": ("length", 0),
 }
 MAX_TOKENS = 512  # new ones, of each run
-WHOLE = ("top_k", "no_repeat_ngram_size")  # knobs that take whole numbers
 COLUMNS = ("seed", *MEASURES, "reason", "text")
 
 

@@ -9,7 +9,7 @@ import gradio as gr
 
 from backend.events import Event, TokenDecoded
 from backend.protocol import EngineProtocol, RunStream
-from backend.request import ORDERS
+from backend.stages import ORDERS
 from ui import components, knobs, tables
 from ui.payloads import compare as compare_payloads
 from ui.runs import lanes
@@ -19,12 +19,11 @@ from ui.tabs.fields import Fields, number
 from ui.tabs.lesson_bar import LessonBar
 from ui.tabs.player import start_all
 from ui.tabs.tab import Page, Tab, Updates, got, saved
-from ui.titles import TITLES
 
 MAX_TOKENS = 256  # per lane; tables of longer lanes would fill the memory
 SPEC: dict[str, Any] = {
     "knobs": [
-        {"name": knob.name, "title": TITLES[knob.name], "step": knob.step, "neutral": knob.neutral}
+        {"name": knob.name, "title": knob.title, "step": knob.step, "neutral": knob.neutral}
         for knob in knobs.KNOBS
     ],
     "orders": list(ORDERS),

@@ -11,17 +11,16 @@ import gradio as gr
 from backend import Request
 from backend.errors import PlaygroundError, RequestError
 from backend.protocol import EngineProtocol
-from backend.sweep import Axis, Outcome, Sweep, requests, spaced
+from backend.sweep import Axis, Outcome, Sweep, requests
 from ui import components, knobs
 from ui.payloads import sweep as payloads
-from ui.runs.sweep_table import MAX_TOKENS, MEASURES, WHOLE, SweepState, Table, export, opened
+from ui.runs.sweep_table import MAX_TOKENS, MEASURES, SweepState, Table, export, opened
 from ui.session import Session
 from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields, check, number, select
 from ui.tabs.tab import Page, Tab, Updates, got, saved
-from ui.titles import TITLES
 
-NAMES = {knob.name: TITLES[knob.name] for knob in knobs.KNOBS}
+NAMES = {knob.name: knob.title for knob in knobs.KNOBS}
 # Fields that matter only with a second knob.
 SECOND: dict[str, Any] = {"unless": {"second": ""}}
 RANGE = (-100, 1_000_000)  # of all knobs; each refuses what it cannot be
@@ -151,11 +150,7 @@ def plan(
     wanted = check(FIELDS, START | values)
     base = knobs.request(prompt, settings | {"max_new_tokens": wanted["max_new_tokens"]}, salt)
     base = knobs.seeded(base, 10_000)  # short: every run shows its own
-    axes = [_axis(wanted["knob"], wanted["low"], wanted["high"], wanted["count"])]
+    axes = [Axis.spaced(wanted["knob"], wanted["low"], wanted["high"], wanted["count"])]
     if wanted["second"]:
-        axes.append(_axis(wanted["second"], wanted["low2"], wanted["high2"], wanted["count2"]))
+        axes.append(Axis.spaced(wanted["second"], wanted["low2"], wanted["high2"], wanted["count2"]))
     return tuple(axes), requests(base, axes, wanted["seeds"])
-
-
-def _axis(knob: str, low: float, high: float, count: int) -> Axis:
-    return Axis(knob, spaced(low, high, count, knob in WHOLE))

@@ -133,13 +133,7 @@ function words(x, y, text, className, anchor) {
 }
 
 const W = 316, H = 118, L = 6, R = 6, T = 16, B = 16;
-const GEOMETRY = { top_k: ranks, top_p: staircase, min_p: ratio, typical_p: band };
-const READING = {
-  top_k: "tokens by rank; the line is rank k",
-  top_p: "probability added up from the best; the line is p",
-  min_p: "each token against a fraction of the best; log scale",
-  typical_p: "kept where surprise is near the entropy",
-};
+const GEOMETRY = { ranks, staircase, ratio, band };
 
 function frame(chart) {
   const svg = shape("svg", { viewBox: `0 0 ${W} ${H}`, role: "img" });
@@ -164,7 +158,7 @@ function ranks(svg, chart) {
   const x = L + Math.min(chart.line, chart.bars.length + 0.2) * width;
   svg.append(shape("line", { x1: x, x2: x, y1: T - 8, y2: H - B }, "pg-cutline"));
   const right = x > W * 0.6;
-  svg.append(words(x + (right ? -4 : 4), T, `k = ${chart.setting}` + (chart.line > chart.bars.length ? " →" : ""), "pg-cutlabel", right ? "end" : "start"));
+  svg.append(words(x + (right ? -4 : 4), T, chart.line_text + (chart.line > chart.bars.length ? " →" : ""), "pg-cutlabel", right ? "end" : "start"));
   svg.append(words(L, H - 4, "rank 1", "pg-ticks"), words(W - R, H - 4, `rank ${chart.bars.length}`, "pg-ticks", "end"));
 }
 
@@ -180,7 +174,7 @@ function staircase(svg, chart) {
     svg.append(hover(shape("rect", { x: x + 0.5, y: y(sum), width: Math.max(1, width - 1), height: Math.max(1, y(low) - y(sum)) }, bar[2] ? "pg-kept" : "pg-gone"), bar));
   });
   svg.append(shape("line", { x1: L, x2: W - R, y1: y(chart.line), y2: y(chart.line) }, "pg-cutline"));
-  svg.append(words(W - R, y(chart.line) - 4, `p = ${chart.setting}`, "pg-cutlabel", "end"));
+  svg.append(words(W - R, y(chart.line) - 4, chart.line_text, "pg-cutlabel", "end"));
   svg.append(words(L, H - 4, "rank 1", "pg-ticks"), words(W - R, H - 4, `${chart.bars.length} tokens: ${percent(sum)}`, "pg-ticks", "end"));
 }
 
@@ -194,7 +188,7 @@ function ratio(svg, chart) {
     svg.append(hover(shape("rect", { x: L + i * width + 0.5, y: top, width: Math.max(1, width - 1.5), height: H - B - top }, bar[2] ? "pg-kept" : "pg-gone"), bar));
   });
   svg.append(shape("line", { x1: L, x2: W - R, y1: y(chart.line), y2: y(chart.line) }, "pg-cutline"));
-  svg.append(words(W - R, y(chart.line) - 4, `${chart.setting} × best = ${percent(chart.line)}`, "pg-cutlabel", "end"));
+  svg.append(words(W - R, y(chart.line) - 4, chart.line_text, "pg-cutlabel", "end"));
   svg.append(words(L, H - 4, `best ${percent(chart.best)}`, "pg-ticks"));
 }
 
@@ -223,8 +217,8 @@ function drawCharts(value) {
     caption.append(el("b", "", `${chart.title} ${chart.setting}`),
       el("span", "", chart.cut_mass > 0 ? `keeps ${chart.kept.toLocaleString("en")}, cuts ${percent(chart.cut_mass)}` : "cuts nothing here"));
     const svg = frame(chart);
-    GEOMETRY[chart.stage](svg, chart);
-    figure.append(caption, svg, el("p", "pg-reading", READING[chart.stage]));
+    GEOMETRY[chart.geometry](svg, chart);
+    figure.append(caption, svg, el("p", "pg-reading", chart.reading));
     return figure;
   });
   if (!figures.length && value.rows.length) {
