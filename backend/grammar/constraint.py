@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from backend.grammar.verdict import Verdict, judge
 
 # A blank line ends the free text early; what stands before it must say something.
 _END_OF_REASONING = b"\n\n"
+MAX_FORCED = 128  # bytes looked ahead at one step; forced text itself may be of any length
 
 
 class Allowed(NamedTuple):
@@ -28,13 +30,11 @@ class Allowed(NamedTuple):
         mask: which tokens may follow, end tokens included; [vocab_size], bool.
         is_over: the text is complete and only an end token may follow.
         is_free: still in the free text before the structure.
-        forced: bytes that must follow.
     """
 
     mask: Tensor
     is_over: bool
     is_free: bool
-    forced: bytes
 
 
 class _Line:
@@ -72,6 +72,8 @@ class Constraint:
         self._end_ids = np.array(sorted(tokens.end_ids), dtype=np.int64)
         self._ordinary = np.array([bool(text) for text in tokens.texts], dtype=np.bool_)
         self._ordinary[self._end_ids] = False
+        self._first_bytes = np.array([text[0] if text else 0 for text in tokens.texts], dtype=np.uint8)
+        self._byte_ids = {text[0]: number for number, text in enumerate(tokens.texts) if len(text) == 1}
         self._answers: dict[tuple[int, ...], Allowed] = {}
 
     def after(self, output_ids: Sequence[int]) -> Allowed:
@@ -95,6 +97,27 @@ class Constraint:
         """Whether the structure is complete and nothing but the end may follow."""
         return self.after(output_ids).is_over
 
+    def forced(self, output_ids: Sequence[int], limit: int = MAX_FORCED) -> bytes:
+        """Bytes that must follow, at most `limit` of them.
+
+        Found by masks, one for each byte: the engines' own functions know no limit.
+        """
+        start = self.structure_start(output_ids)
+        if len(output_ids) < start or self.after(output_ids).is_over:
+            return b""
+        matcher = self._at(list(output_ids[start:]), start).fork()
+        found = bytearray()
+        while len(found) < limit and not matcher.is_complete():
+            allowed = (matcher.allowed() & self._ordinary).nonzero()[0]
+            firsts = self._first_bytes[allowed]
+            if not len(firsts) or (firsts != firsts[0]).any():
+                break
+            byte = int(firsts[0])
+            if byte not in self._byte_ids or not matcher.accept(self._byte_ids[byte]):
+                break
+            found.append(byte)
+        return bytes(found)
+
     def describe(
         self, output_ids: Sequence[int], model: Tensor, token_id: int, label: Callable[[int], str]
     ) -> GrammarStep:
@@ -111,7 +134,7 @@ class Constraint:
             masked_id=masked,
             masked_label=None if masked is None else label(masked),
             masked_logprob=None if masked is None else float(model[masked]),
-            forced=num_allowed == 1 or (bool(text) and allowed.forced.startswith(text)),
+            forced=num_allowed == 1 or (bool(text) and self.forced(output_ids, len(text)) == text),
             is_free=allowed.is_free,
         )
 
@@ -125,11 +148,12 @@ class Constraint:
         return judge(self._compiled, self.parts(output_ids, shown)[1], cut_by)
 
     def parts(self, output_ids: Sequence[int], shown: str | None) -> tuple[str, str]:
-        """(free text, structure) of an output; end tokens add nothing."""
+        """(free text, structure) of an output; end tokens and a last character that is cut add nothing."""
         start = self.structure_start(output_ids)
         texts = [self._tokens.texts[token_id] for token_id in output_ids]
         free, structure = (
-            b"".join(part).decode("utf-8", "replace") for part in (texts[:start], texts[start:])
+            codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join(part))
+            for part in (texts[:start], texts[start:])
         )
         return (free, structure) if shown is None else (shown[: len(free)], shown[len(free) :])
 
@@ -146,15 +170,14 @@ class Constraint:
 
     def _answer(self, output_ids: Sequence[int]) -> Allowed:
         if output_ids and output_ids[-1] in self._tokens.end_ids:
-            return Allowed(self._masked(np.zeros_like(self._ordinary), True), True, False, b"")
+            return Allowed(self._masked(np.zeros_like(self._ordinary), True), True, False)
         start = self.structure_start(output_ids)
         if len(output_ids) < start:
-            return Allowed(self._masked(self._ordinary, False), False, True, b"")
+            return Allowed(self._masked(self._ordinary, False), False, True)
         matcher = self._at(list(output_ids[start:]), start)
         allowed = matcher.allowed() & self._ordinary
         complete = matcher.is_complete()
-        forced = b"" if complete else matcher.forced()
-        return Allowed(self._masked(allowed, complete), complete and not allowed.any(), False, forced)
+        return Allowed(self._masked(allowed, complete), complete and not allowed.any(), False)
 
     def _masked(self, allowed: NDArray[np.bool_], may_end: bool) -> Tensor:
         mask = allowed.copy()

@@ -6,12 +6,12 @@ import json
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
-from llguidance.gbnf_to_lark import any_to_lark
 from numpy.typing import NDArray
 
 from backend.errors import GrammarError, PlaygroundError
 from backend.grammar.lowering import Lowered
 from backend.grammar.matcher import MaskEngine, Matcher, Tokens, unpacked
+from backend.grammar.probe import probe
 
 _OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 # Without it a mask would allow one way only to cut forced text into tokens.
@@ -46,14 +46,15 @@ class LLGuidance(MaskEngine):
         failed, messages = LLMatcher.validate_grammar_with_warnings(source, self._tokenizer)
         if failed or messages:
             what = messages[0].strip().splitlines()[0][:200]
-            # A grammar was converted: the place that is named is one in the converted text.
             raise GrammarError(
                 f"llguidance cannot read this grammar: {what}" if lowered.kind == "ebnf" else what
             )
-        matcher = self.matcher(source)
-        if not matcher.allowed().any() and not matcher.is_complete():
-            raise GrammarError("the grammar allows no text at all")
-        return source, source.count("::=") or 1
+        try:
+            matcher = self.matcher(source)
+        except PlaygroundError as error:
+            raise GrammarError(f"the grammar is too large to be run: {error}") from None
+        probe(matcher, "write it with fewer alternatives and counts")
+        return source, str(lowered.source).count("\n") + 1 if lowered.kind == "ebnf" else 1
 
     def load(self, text: str) -> str:
         return text
@@ -98,9 +99,6 @@ class LMatcher(Matcher):
     def is_complete(self) -> bool:
         return self._matcher.is_accepting()
 
-    def forced(self) -> bytes:
-        return b"" if self._matcher.is_stopped() else self._matcher.compute_ff_bytes()
-
 
 def _source(lowered: Lowered) -> str:
     if lowered.kind == "json_schema":
@@ -109,7 +107,4 @@ def _source(lowered: Lowered) -> str:
     if lowered.kind == "regex":
         # The slash would end the pattern, but patterns.to_pattern writes every character as its number.
         return LLMatcher.grammar_from_lark(f"{_HEADER}\nstart: /{lowered.source}/")
-    try:
-        return LLMatcher.grammar_from_lark(any_to_lark(lowered.source).replace("%llguidance {}", _HEADER, 1))
-    except Exception as error:  # the converter has errors of its own
-        raise GrammarError(f"llguidance cannot read this grammar: {str(error)[:200]}") from None
+    return LLMatcher.grammar_from_lark(f"{_HEADER}\n{lowered.source}")

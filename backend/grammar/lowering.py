@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.errors import GrammarError
-from backend.grammar import ebnf, json_source, patterns
+from backend.grammar import ebnf, json_source, patterns, spelling
 from backend.grammar.rules import written
 from backend.grammar.schema.admission import admit
 from backend.request import Grammar
@@ -43,8 +43,8 @@ class Lowered:
     """A grammar ready for an engine, as plain values that travel to another process.
 
     Attributes:
-        kind: a field of request.Grammar. source: a JSON document with patterns by name, GBNF, a pattern
-            (llguidance), or a structural tag.
+        kind: a field of request.Grammar. source: a JSON document with patterns by name, EBNF or Lark, a
+            pattern (llguidance), or a structural tag.
         rules: GBNF for the patterns named in source.
         notes: how less than was asked for can be produced, one sentence each.
     """
@@ -74,8 +74,9 @@ def lower(grammar: Grammar) -> Lowered:
     if kind == "regex":
         return _regex(text, grammar.engine)
     if kind == "ebnf":
-        ebnf.check(text)
-        return Lowered(kind, ebnf.spelled(text, grammar.engine), {}, ())
+        rules, notes = ebnf.read(text)
+        spelled = spelling.for_xgrammar if grammar.engine == "xgrammar" else spelling.for_llguidance
+        return Lowered(kind, spelled(rules), {}, notes)
     if grammar.engine != "xgrammar":
         raise GrammarError("a structural tag is enforced by xgrammar only", keyword="structural_tag")
     tag = json_source.parse_source(text, "structural tag")
@@ -148,8 +149,9 @@ def _tag_format(node: Any, path: str, rules: dict[str, str], notes: dict[str, No
     if kind == "grammar":
         if node.get("syntax", "ebnf") != "ebnf":
             raise GrammarError(f"syntax at {path}/syntax: only ebnf is supported", pointer=f"{path}/syntax")
-        ebnf.check(str(node.get("grammar")))
-        return {"type": "grammar", "grammar": ebnf.spelled(node["grammar"], "xgrammar")}
+        own_rules, own_notes = ebnf.read(str(node.get("grammar")))
+        notes.update(dict.fromkeys(own_notes))
+        return {"type": "grammar", "grammar": spelling.for_xgrammar(own_rules)}
     result = dict(node)
     for name in _TAG_FORMATS[kind]:
         inner = node.get(name)

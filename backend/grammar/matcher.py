@@ -51,10 +51,6 @@ class Matcher(Protocol):
         """Whether the text may end here."""
         ...
 
-    def forced(self) -> bytes:
-        """Bytes that must follow, as far as the grammar alone decides."""
-        ...
-
 
 class MaskEngine(Protocol):
     """Compiles grammars for the vocabulary it was made with."""

@@ -47,7 +47,7 @@ class _Writer:
 
     def right_side(self, node: Node) -> str:
         if isinstance(node, Chars):
-            return _json_set(node.ranges) if self._in_json else _set(node.ranges)
+            return _json_set(node.ranges) if self._in_json else written_set(node.ranges)
         if isinstance(node, Repeat):
             return self._repeat(node)
         if isinstance(node, Choice):
@@ -69,7 +69,9 @@ class _Writer:
         return f"({item}{{{node.low},{high}}})"
 
 
-def _set(ranges: Ranges) -> str:
+def written_set(ranges: Ranges) -> str:
+    """A set as xgrammar takes it; one character as a literal."""
+
     def code(value: int) -> str:
         return f"\\u{value:04x}" if value <= 0xFFFF else f"\\U{value:08x}"
 
@@ -88,9 +90,9 @@ def _set(ranges: Ranges) -> str:
 def _json_set(ranges: Ranges) -> str:
     plain = complement(_MUST_ESCAPE, ranges)
     escaped = [form for code, form in _SHORT_FORMS.items() if intersection(ranges, ((code, code),))]
-    options = [_set(plain)] if plain else []
+    options = [written_set(plain)] if plain else []
     if escaped:
-        options.append('"\\\\" ' + _set(union((ord(form), ord(form)) for form in escaped)))
+        options.append('"\\\\" ' + written_set(union((ord(form), ord(form)) for form in escaped)))
     return options[0] if plain and not escaped else "(" + " | ".join(options) + ")"
 
 

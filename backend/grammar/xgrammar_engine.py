@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
 import re
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,9 +15,9 @@ from numpy.typing import NDArray
 from backend.errors import GrammarError
 from backend.grammar.lowering import Lowered, placeholder
 from backend.grammar.matcher import MaskEngine, Matcher, Tokens, unpacked
+from backend.grammar.probe import probe
 
-MAX_MASK_SECONDS = 0.03
-PROBE_STEPS, PROBE_SECONDS = 32, 0.5
+_SLOW = "xgrammar counts alternatives slowly, such as (a|bc){0,200}: use * instead, or choose llguidance"
 _PLACE = re.compile(r"at line (\d+), column (\d+): (.*)", re.DOTALL)
 _PREFIX = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
 _LEAD = b"\xed"
@@ -48,10 +46,7 @@ class XGrammar(MaskEngine):
                 compiled = compiler.compile_grammar(_ebnf(lowered))
         except (RuntimeError, ValueError) as error:
             raise _readable(error) from None
-        matcher = self.matcher(compiled)
-        if not matcher.allowed().any() and not matcher.is_complete():
-            raise GrammarError("the grammar allows no text at all")
-        probe(matcher)
+        probe(self.matcher(compiled), _SLOW)
         return compiled.serialize_json(), str(compiled.grammar).count("::=")
 
     def load(self, text: str) -> Any:
@@ -75,30 +70,6 @@ class Surrogates:
     def written_by(self, after_lead: bool) -> NDArray[np.bool_]:
         """Tokens that write one, given whether the text so far ends with the byte ED; [vocab_size]."""
         return self._inside | self._second if after_lead else self._inside
-
-
-def probe(matcher: XMatcher) -> None:
-    """Walk into the grammar at random and time the masks, so that no run waits for slow ones.
-
-    Raises:
-        GrammarError: masks take longer than MAX_MASK_SECONDS.
-    """
-    chance = random.Random(0)
-    slow: list[float] = []
-    ends = time.perf_counter() + PROBE_SECONDS
-    for _ in range(PROBE_STEPS):
-        started = time.thread_time()  # of this thread alone: a busy machine must not refuse a grammar
-        allowed = matcher.allowed().nonzero()[0]
-        seconds = time.thread_time() - started
-        slow += [seconds] if seconds > MAX_MASK_SECONDS else []
-        if len(slow) > 1:  # one alone may be the machine's doing
-            raise GrammarError(
-                f"a mask of this grammar takes {min(slow) * 1000:.0f} ms, "
-                f"at most {MAX_MASK_SECONDS * 1000:.0f} ms are allowed; xgrammar counts alternatives slowly, "
-                "such as (a|bc){0,200}: use * instead, or choose llguidance"
-            )
-        if started > ends or not len(allowed) or not matcher.accept(int(chance.choice(allowed))):
-            break
 
 
 class XMatcher(Matcher):
@@ -144,9 +115,6 @@ class XMatcher(Matcher):
 
     def is_complete(self) -> bool:
         return bool(self._matcher.is_completed())
-
-    def forced(self) -> bytes:
-        return str(self._matcher.find_jump_forward_string()).encode()
 
 
 def _ebnf(lowered: Lowered) -> str:

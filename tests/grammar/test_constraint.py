@@ -112,7 +112,7 @@ def test_free_text_ends_at_a_blank_line_or_the_limit():
 
 def test_forced_text_and_feasible_mass():
     subject = constraint(json_schema=SCHEMA)
-    assert subject.after(ids('{"b": "y')).forced == b'y"}'
+    assert subject.forced(ids('{"b": "y')) == b'y"}'
     model = torch.full((257,), -torch.inf)
     model[ord("y")], model[ord("z")] = torch.tensor([0.25, 0.75]).log()
     step = subject.describe(ids('{"b": "y'), model, ord("y"), chr)

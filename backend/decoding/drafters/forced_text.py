@@ -21,7 +21,7 @@ class ForcedText:
         yield from ()  # no forward: the other sources are generators because they need some
         constraint = self._context.constraint
         assert constraint is not None
-        forced = constraint.after(token_ids[self._context.root.num_prompt_tokens :]).forced
+        forced = constraint.forced(token_ids[self._context.root.num_prompt_tokens :])
         text = forced.decode("utf-8", "ignore")
         guess = self._context.vocabulary.encode(text, add_special_tokens=False) if text else []
         return Draft(guess[:count], None)

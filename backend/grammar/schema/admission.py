@@ -95,10 +95,7 @@ class _Admission:
                 f"no value can satisfy the schema: at {place}, {error.reason}", pointer=error.path
             ) from None
         self._references.check_loops(root)
-        if not self._references.is_finite(root):
-            raise GrammarError(
-                "no value can satisfy the schema: a required part contains itself without end", keyword="$ref"
-            )
+        self._references.check_ends(root)
         return Admitted(root, self._references.definitions, self._findings.patterns, self._findings.notes)
 
     def _node(self, schema: Any, path: str) -> dict[str, Any]:

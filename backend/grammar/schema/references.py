@@ -85,8 +85,12 @@ class References:
                 seen.append(name)
                 node = self.definitions[name]
 
-    def is_finite(self, root: dict[str, Any]) -> bool:
-        """Whether some value of finite size satisfies the schema."""
+    def check_ends(self, root: dict[str, Any]) -> None:
+        """Every part has some value of finite size; a text that came into one that has none could never end.
+
+        Raises:
+            GrammarError: names the part.
+        """
         ends: set[str] = set()
 
         def has_value(node: dict[str, Any]) -> bool:
@@ -111,5 +115,15 @@ class References:
         while True:
             found = {name for name, node in self.definitions.items() if name not in ends and has_value(node)}
             if not found:
-                return has_value(root)
+                break
             ends |= found
+        if not has_value(root):
+            what = "no value can satisfy the schema: a required part contains itself without end"
+            raise GrammarError(what, keyword="$ref")
+        for place, name in self.names.items():
+            if name not in ends:
+                raise GrammarError(
+                    f"$ref: every value of #{place} contains itself without end, so that none can be written",
+                    keyword="$ref",
+                    pointer=place,
+                )
