@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -76,6 +76,9 @@ class EngineProtocol(Protocol):
     def model_name(self) -> str: ...
 
     @property
+    def notes(self) -> Sequence[str]: ...
+
+    @property
     def precision(self) -> str: ...
 
     @property
@@ -99,6 +102,8 @@ class EngineProtocol(Protocol):
     def encode(self, text: str) -> list[int]: ...
 
     def label(self, token_id: int) -> str: ...
+
+    def added_text(self, output_ids: Iterable[int], token_id: int) -> str: ...
 
     def stream(self, request: Request, parent: Any = None) -> RunStream: ...
 

@@ -67,6 +67,7 @@ class RecordedEngine:
         self.precision, self.device = "recorded", "none"
         self.context_length = self.vocab_size = self.num_layers = self.kv_bytes_per_token = 0
         self.block_size = 16
+        self.notes: Sequence[str] = ()
 
     def stream(self, request: Request, parent: object = None) -> RecordedStream:
         """Play the run of this request.
@@ -108,6 +109,9 @@ class RecordedEngine:
 
     def label(self, token_id: int) -> str:
         return str(token_id)
+
+    def added_text(self, output_ids: Iterable[int], token_id: int) -> str:
+        return self._refuse("reevaluation")
 
     def score(self, text: str, cache_salt: str = "") -> Trace:
         return self._refuse("scoring")
