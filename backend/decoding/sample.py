@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+import torch
 from torch import Tensor
 
 from backend.decoding.forward import Context, Forward, Strategy
@@ -30,10 +31,11 @@ def sample(context: Context, n: int) -> Generator[Event | Forward, list[Tensor],
         lanes = everyone = [Lane(context, sequence, number) for number, sequence in enumerate(sequences)]
         logits = [prompt_logits] * n
         while lanes:
-            for lane, rows in zip(lanes, logits, strict=True):
-                history = History(lane.sequence.token_ids, lane.sequence.num_prompt_tokens)
+            histories = [History(lane.sequence.token_ids, lane.sequence.num_prompt_tokens) for lane in lanes]
+            last = torch.stack([rows[-1] for rows in logits])
+            for lane, position in zip(lanes, context.pipeline.positions(last, histories), strict=True):
                 place = Place(context.seed, lane.sample, len(lane.sequence))
-                yield from lane.accept(context.pipeline.choose(rows[-1], history, place))
+                yield from lane.accept(position.choose(place))
                 if lane.finished:
                     context.blocks.free(lane.sequence)
             lanes = [lane for lane in lanes if not lane.finished]

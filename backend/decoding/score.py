@@ -24,9 +24,11 @@ def score(context: Context, token_ids: tuple[int, ...]) -> Strategy:
             part = known[start : min(start + PART, len(token_ids))]
             reader.token_ids.extend(part)
             (logits,) = yield Forward((reader,), num_logits=len(part))
-            for row, token_id in zip(logits, known[start + 1 :], strict=False):
-                history = History(lane.sequence.token_ids, lane.sequence.num_prompt_tokens)
-                yield from lane.record(context.pipeline.force(row, history, token_id), forced=True)
+            num_prompt = lane.sequence.num_prompt_tokens
+            histories = [History(known[: start + place], num_prompt) for place in range(1, len(part) + 1)]
+            positions = context.pipeline.positions(logits, histories)
+            for position, token_id in zip(positions, known[start + 1 :], strict=False):
+                yield from lane.record(position.force(token_id), forced=True)
         yield from lane.finish("length")
     finally:
         context.blocks.free(reader)

@@ -15,7 +15,7 @@ from backend.decoding.lane import Lane
 from backend.events import DraftedToken, DraftVerified, Residual
 from backend.request import Speculative
 from backend.sampling import noise, ranking
-from backend.sampling.pipeline import Choice, Place
+from backend.sampling.pipeline import Choice, Place, Position
 from backend.sampling.processors import History
 from backend.sequence import Sequence
 
@@ -129,9 +129,11 @@ def _check(
     drafted: list[DraftedToken] = []
     left: Residual | None = None
     next_is: Literal["recovered", "bonus", "none"] = "bonus"
-    for offset, row in enumerate(logits):
-        history = History(reader.token_ids[: known + offset], reader.num_prompt_tokens)
-        choice, token, left = verify(context, history, draft, offset, row)
+    histories = [
+        History(reader.token_ids[: known + offset], reader.num_prompt_tokens) for offset in range(len(logits))
+    ]
+    for offset, position in enumerate(context.pipeline.positions(logits, histories)):
+        choice, token, left = verify(context, draft, offset, position)
         choices.append(choice)
         if token is None:
             break
@@ -152,37 +154,35 @@ _Status = Literal["accepted", "rejected", "unused"]
 _Verdict = tuple[Choice, DraftedToken | None, Residual | None]
 
 
-def _coupled(context: Context, history: History, draft: Draft, offset: int, row: Tensor) -> _Verdict:
+def _coupled(context: Context, draft: Draft, offset: int, position: Position) -> _Verdict:
     """The target draws as it would alone; a draft is right if it is that token."""
-    place = Place(context.seed, 0, len(history.token_ids))
-    choice = context.pipeline.choose(row, history, place)
+    choice = position.choose(Place(context.seed, 0, len(position.history.token_ids)))
     if offset == len(draft.token_ids):
         return choice, None, None
     token_id = draft.token_ids[offset]
-    p = float(context.pipeline.process(row, history)[token_id].exp())
+    p = float(position.logprobs[token_id].exp())
     token = _drafted(context, draft, offset, "accepted" if choice.token_id == token_id else "rejected", p)
     return choice, token, None
 
 
-def _rejection(context: Context, history: History, draft: Draft, offset: int, row: Tensor) -> _Verdict:
-    position = len(history.token_ids)
+def _rejection(context: Context, draft: Draft, offset: int, position: Position) -> _Verdict:
+    place = len(position.history.token_ids)
     if offset == len(draft.token_ids):
-        bonus = context.pipeline.choose(row, history, Place(context.seed, 0, position))
-        return bonus, None, None
-    target = context.pipeline.process(row, history).exp()
+        return position.choose(Place(context.seed, 0, place)), None, None
+    target = position.logprobs.exp()
     guess = None if draft.probabilities is None else draft.probabilities[offset]
     token_id = draft.token_ids[offset]
-    uniform = noise.uniform(context.seed, 0, position, noise.ACCEPT)
+    uniform = noise.uniform(context.seed, 0, place, noise.ACCEPT)
     checked = rejection.check(target, guess, token_id, uniform)
     verdict: _Status = "accepted" if checked.accepted else "rejected"
     token = _drafted(context, draft, offset, verdict, checked.p, checked.threshold, uniform)
     if checked.accepted:
-        return context.pipeline.force(row, history, token_id), token, None
+        return position.force(token_id), token, None
     left = rejection.residual(target, guess, token_id)
-    luck = noise.gumbel(context.seed, 0, position, left.numel(), noise.RESIDUAL).to(left.device)
+    luck = noise.gumbel(context.seed, 0, place, left.numel(), noise.RESIDUAL).to(left.device)
     recovered = rejection.draw(left, luck)
     described = _describe_residual(context, target, guess, (token_id, recovered), left)
-    return context.pipeline.force(row, history, recovered), token, described
+    return position.force(recovered), token, described
 
 
 def _drafted(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,6 +20,14 @@ from backend.sampling.softmax import entropy, log_softmax
 
 # Differences of log-probabilities up to this are float32 rounding, not something a stage did.
 ROUNDING = 1e-5
+# Stages that look at the tokens so far.
+_OF_HISTORY = {
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "no_repeat_ngram_size",
+    "grammar",
+}
 
 
 @dataclass(frozen=True)
@@ -55,19 +64,40 @@ class Grammar(processors.Mask, Protocol):
 
 
 @dataclass(frozen=True)
-class _Run:
-    """Logits of one pass through the pipeline; before[i] is what stage i was given."""
+class Position:
+    """What the stages made of the logits at one position; what is asked twice is computed once.
 
+    Attributes:
+        logits: of the model; [V]. before: what each stage was given; [num_stages][V].
+        final: after all stages; [V]. uncut: after those that cut nothing; [V].
+    """
+
+    pipeline: Pipeline
+    history: History
+    logits: Tensor
     before: list[Tensor]
     final: Tensor
     uncut: Tensor
     _known: dict[int, Tensor] = field(default_factory=dict)
 
-    def logprobs(self, logits: Tensor) -> Tensor:
-        """log_softmax, computed once; of a tensor above, or one that outlives the run: its id is the key."""
+    @property
+    def logprobs(self) -> Tensor:
+        """Log-probabilities after all stages; [V]."""
+        return self.logprobs_of(self.final)
+
+    def logprobs_of(self, logits: Tensor) -> Tensor:
+        """log_softmax of one of the tensors above; their ids are the keys."""
         if id(logits) not in self._known:
             self._known[id(logits)] = log_softmax(logits)
         return self._known[id(logits)]
+
+    def choose(self, place: Place) -> Choice:
+        """Draw the next token: argmax of log-probability plus noise."""
+        return self.pipeline.draw(self, place)
+
+    def force(self, token_id: int) -> Choice:
+        """Describe a token that was given, not drawn."""
+        return self.pipeline.describe(self, token_id, torch.zeros_like(self.logits), None)
 
 
 class Pipeline:
@@ -102,7 +132,7 @@ class Pipeline:
         Raises:
             PlaygroundError: a stage left no token.
         """
-        return log_softmax(self._run(logits.float(), history).final)
+        return self.position(logits, history).logprobs
 
     def scores(self, logprobs: Tensor, history: History) -> Tensor:
         """What the stages make of the model's log-probabilities, not renormalised; [V] in, [V] out.
@@ -110,7 +140,7 @@ class Pipeline:
         Raises:
             PlaygroundError: a stage left no token.
         """
-        return self._run(logprobs, history).final
+        return self.position(logprobs, history).final
 
     def model_candidates(self, model: Tensor) -> Candidates | None:
         """The best tokens of the model alone, given its log-probabilities [V]; None without a trace."""
@@ -135,19 +165,43 @@ class Pipeline:
         Raises:
             PlaygroundError: a stage left no token.
         """
-        logits = logits.float()
-        run = self._run(logits, history)
-        luck = self._luck(place, logits)
-        token_id = int(torch.argmax(run.logprobs(run.final) + luck))
-        # Nothing was cut: the two are one and the same.
-        uncut = token_id if run.uncut is run.final else int(torch.argmax(run.logprobs(run.uncut) + luck))
-        return self._describe(token_id, logits, run, luck, uncut, history)
+        return self.position(logits, history).choose(place)
 
     def force(self, logits: Tensor, history: History, token_id: int) -> Choice:
-        """Describe a token that was given, not drawn."""
-        logits = logits.float()
-        run = self._run(logits, history)
-        return self._describe(token_id, logits, run, torch.zeros_like(logits), None, history)
+        """Describe a token that was given, not drawn.
+
+        Raises:
+            PlaygroundError: a stage left no token.
+        """
+        return self.position(logits, history).force(token_id)
+
+    def position(self, logits: Tensor, history: History) -> Position:
+        """Run the stages over logits [V].
+
+        Raises:
+            PlaygroundError: a stage left no token.
+        """
+        (found,) = self._run(logits[None].float(), [history])
+        return found
+
+    def positions(self, logits: Tensor, histories: Sequence[History]) -> Iterator[Position]:
+        """Run the stages over logits [B, V]; bit for bit what `position` gives for each row.
+
+        All rows go through in one batch, unless a stage looks at the tokens so far: then each is run when it
+        is asked for, since what follows a wrong draft may leave no token.
+
+        Raises:
+            PlaygroundError: at a row for which a stage left no token.
+        """
+        found: list[Position] = []
+        if len(histories) > 1 and not any(stage.name in _OF_HISTORY for stage in self.stages):
+            with contextlib.suppress(PlaygroundError):  # a row is bad; those before it are not
+                found = self._run(logits.float(), histories)
+        yield from found
+        if found:
+            return
+        for row, history in zip(logits, histories, strict=True):
+            yield self.position(row, history)
 
     def grammar_step(self, model: Tensor, history: History, token_id: int) -> GrammarStep | None:
         """What the grammar meant where `token_id` was chosen, given the model's log-probabilities [V].
@@ -163,48 +217,63 @@ class Pipeline:
             return torch.zeros_like(logits)
         return noise.gumbel(place.seed, place.sample, place.position, logits.numel()).to(logits.device)
 
-    def _run(self, logits: Tensor, history: History) -> _Run:
-        if not bool(torch.isfinite(logits.max())):  # also catches NaN, which max passes on
+    def _run(self, logits: Tensor, histories: Sequence[History]) -> list[Position]:
+        if not _all_finite(logits):  # also catches NaN, which a maximum passes on
             raise PlaygroundError("the model gave logits that are no distribution (NaN or infinite)")
         before = []
         final = uncut = logits
         for stage in self.stages:
             before.append(final)
             if stage.cuts:
-                final = stage.apply(final, history)
+                final = _apply(stage, final, histories)
             elif final is uncut:
-                final = uncut = stage.apply(uncut, history)
+                final = uncut = _apply(stage, uncut, histories)
             else:
-                final, uncut = stage.apply(final, history), stage.apply(uncut, history)
-            if not bool(torch.isfinite(final.max())):
+                final, uncut = _apply(stage, final, histories), _apply(stage, uncut, histories)
+            if not _all_finite(final):
                 raise PlaygroundError(f"{stage.name} = {stage.setting} left no token to choose from")
-        return _Run(before, final, uncut)
+        logprobs = log_softmax(final)
+        rows = {id(batch): batch.unbind() for batch in (logits, *before, final, uncut)}
+        return [
+            Position(
+                pipeline=self,
+                history=history,
+                logits=rows[id(logits)][row],
+                before=[rows[id(batch)][row] for batch in before],
+                final=rows[id(final)][row],
+                uncut=rows[id(uncut)][row],
+                _known={id(rows[id(final)][row]): logprobs[row]},
+            )
+            for row, history in enumerate(histories)
+        ]
 
-    def _describe(
-        self,
-        token_id: int,
-        logits: Tensor,
-        run: _Run,
-        luck: Tensor,
-        uncut_winner: int | None,
-        history: History,
-    ) -> Choice:
-        model = run.logprobs(logits)
+    def draw(self, position: Position, place: Place) -> Choice:
+        """See Position.choose."""
+        luck = self._luck(place, position.logits)
+        token_id = int(torch.argmax(position.logprobs + luck))
+        uncut = token_id
+        if position.uncut is not position.final:  # else nothing was cut, and the two are one and the same
+            uncut = int(torch.argmax(position.logprobs_of(position.uncut) + luck))
+        return self.describe(position, token_id, luck, uncut)
+
+    def describe(self, position: Position, token_id: int, luck: Tensor, uncut_winner: int | None) -> Choice:
+        """A choice as it is recorded; `luck` is the noise of all tokens, [V]."""
+        model = position.logprobs_of(position.logits)
         traced = self._num_candidates > 0
         named = [token_id] if uncut_winner is None else [token_id, uncut_winner]
-        results = (*run.before[1:], run.final) if traced and self.stages else ()
-        after = [run.logprobs(result) for result in results]
+        results = (*position.before[1:], position.final) if traced and self.stages else ()
+        after = [position.logprobs_of(result) for result in results]
         return Choice(
             token_id=token_id,
             model_logprob=float(model[token_id]),
-            logprob=float(run.logprobs(run.final)[token_id]),
-            rank=ranking.rank(logits, token_id),
+            logprob=float(position.logprobs[token_id]),
+            rank=ranking.rank(position.logits, token_id),
             entropy=float(entropy(model)),
             luck=float(luck[token_id]),
             uncut_winner=uncut_winner,
             stages=self._outcomes(model, after) if traced else (),
-            candidates=self._candidates(logits, model, run, after, luck, named) if traced else None,
-            grammar=self.grammar_step(model, history, token_id),
+            candidates=self._candidates(position, model, after, luck, named) if traced else None,
+            grammar=self.grammar_step(model, position.history, token_id),
         )
 
     def _outcomes(self, model: Tensor, after: list[Tensor]) -> tuple[StageOutcome, ...]:
@@ -227,12 +296,13 @@ class Pipeline:
         return tuple(outcomes)
 
     def _candidates(
-        self, logits: Tensor, model: Tensor, run: _Run, after: list[Tensor], luck: Tensor, named: list[int]
+        self, position: Position, model: Tensor, after: list[Tensor], luck: Tensor, named: list[int]
     ) -> Candidates:
         """The table: the model's best, every kept token up to a limit, and the `named` ones."""
-        kept = (run.final > -math.inf).nonzero().squeeze(-1)
+        logits, final = position.logits, position.final
+        kept = (final > -math.inf).nonzero().squeeze(-1)
         if kept.numel() > MAX_CANDIDATES:
-            kept = ranking.best(run.final, MAX_CANDIDATES)
+            kept = ranking.best(final, MAX_CANDIDATES)
         extra = torch.tensor(named, device=model.device)
         ids = torch.unique(torch.cat([ranking.best(logits, self._num_candidates), kept, extra]))
         ids = ids[torch.sort(logits[ids], descending=True, stable=True).indices]
@@ -245,20 +315,30 @@ class Pipeline:
             model_logprobs=tuple(rows[0]),
             after=tuple(tuple(row) for row in rows[1:]),
             cut_by=tuple(cut_by),
-            margins=self._margins(run, ids, cut_by),
+            margins=self._margins(position.before, ids, cut_by),
             luck=tuple(luck[ids].tolist()),
             ranks=tuple(ranking.ranks(logits, ids)),
             special=tuple(map(self._is_special, token_ids)),
         )
 
-    def _margins(self, run: _Run, ids: Tensor, cut_by: list[int]) -> tuple[float | None, ...]:
+    def _margins(self, before: list[Tensor], ids: Tensor, cut_by: list[int]) -> tuple[float | None, ...]:
         margins: list[float | None] = [None] * len(cut_by)
         for index, stage in enumerate(self.stages):
             places = [place for place, cut in enumerate(cut_by) if cut == index]
-            missed = stage.margins(run.before[index], ids[places]) if places else None
+            missed = stage.margins(before[index], ids[places]) if places else None
             for place, margin in zip(places, missed or (), strict=False):
                 margins[place] = margin
         return tuple(margins)
+
+
+def _all_finite(logits: Tensor) -> bool:
+    """Whether each row of [B, V] still has a token to choose, and no NaN."""
+    return bool(torch.isfinite(logits.amax(-1)).all())
+
+
+def _apply(stage: processors.Stage, logits: Tensor, histories: Sequence[History]) -> Tensor:
+    """A stage over [B, V], each row with its own history."""
+    return torch.stack([stage.apply(*pair) for pair in zip(logits, histories, strict=True)])
 
 
 def _first_cut(column: tuple[float, ...]) -> int:

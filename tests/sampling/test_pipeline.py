@@ -325,6 +325,45 @@ def test_a_large_vocabulary_has_the_same_numbers_with_and_without_candidates() -
         assert plain == replace(traced, stages=(), candidates=None)
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(),
+        SamplingParams(temperature=0),
+        SamplingParams(temperature=0.7, top_k=40, top_p=0.9, min_p=0.02),
+        SamplingParams(temperature=1.3, typical_p=0.8, logit_bias={3: 2.0, 900: -5.0}),
+        SamplingParams(top_k=5_000, top_p=0.3, order="vllm"),
+        SamplingParams(temperature=0.9, repetition_penalty=1.2, no_repeat_ngram_size=3, top_p=0.9),
+    ],
+)
+@pytest.mark.parametrize("num_candidates", [0, 10])
+def test_a_batch_of_positions_gives_bit_for_bit_what_each_row_gives_alone(
+    params: SamplingParams, num_candidates: int
+) -> None:
+    """Over random rows and rows full of ties."""
+    pipeline = Pipeline(params, _label, num_candidates)
+    logits = torch.randn(9, 3_001, generator=torch.Generator().manual_seed(5)) * 4
+    logits[3:6] = logits[3:6].round()
+    logits[6] = 0.0
+    histories = [History(tuple(range(0, 10 * row, 3)), 2 * row) for row in range(9)]
+    for row, position in enumerate(pipeline.positions(logits, histories)):
+        alone, place = pipeline.position(logits[row], histories[row]), Place(1, 0, row)
+        assert torch.equal(position.logprobs, alone.logprobs)
+        assert torch.equal(position.logprobs, pipeline.process(logits[row], histories[row]))
+        assert position.choose(place) == pipeline.choose(logits[row], histories[row], place)
+        assert position.force(17) == pipeline.force(logits[row], histories[row], 17)
+
+
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(repetition_penalty=1.1)])
+def test_a_bad_row_fails_only_when_it_is_reached(params: SamplingParams) -> None:
+    logits = torch.stack([_random_logits(50), _random_logits(50, seed=1), torch.full((50,), math.nan)])
+    positions = Pipeline(params, _label).positions(logits, [NOTHING] * 3)
+    for row in range(2):
+        assert torch.equal(next(positions).logprobs, Pipeline(params, _label).process(logits[row], NOTHING))
+    with pytest.raises(PlaygroundError, match="no distribution"):
+        next(positions)
+
+
 # --- orders -----------------------------------------------------------------------------------------
 
 FOUR = [0.05, 0.15, 0.35, 0.45]
