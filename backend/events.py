@@ -19,7 +19,7 @@ class StageSetting:
     """One switched-on stage and its setting: a number where it is one, else text ("3 tokens")."""
 
     stage: str
-    setting: float | str
+    setting: int | float | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class StageOutcome:
     """
 
     stage: str
-    setting: float | str
+    setting: int | float | str
     num_kept: int
     cut_mass: float
     changed: bool

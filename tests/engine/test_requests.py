@@ -320,7 +320,8 @@ REQUEST = '{"prompt":"a"}'
         '"text"',
         "[" * 100_000,
         "{}",
-        '{"version":2,"request":{"prompt":"a"},"events":[]}',
+        '{"version":3,"request":{"prompt":"a"},"events":[]}',
+        '{"version":true,"request":{"prompt":"a"},"events":[]}',
         '{"version":"1","request":{"prompt":"a"},"events":[]}',
         '{"version":1,"events":[]}',
         f'{{"version":1,"request":{REQUEST}}}',
@@ -342,6 +343,22 @@ REQUEST = '{"prompt":"a"}'
 def test_what_is_no_trace_is_refused(text: str) -> None:
     with pytest.raises(TraceError):
         Trace.from_json(text)
+
+
+def test_a_trace_of_version_1_is_read_with_its_settings_as_numbers(engine: Engine) -> None:
+    """There every setting was text."""
+    sampling = SamplingParams(temperature=0.7, top_k=5, no_repeat_ngram_size=3, logit_bias={65: 1.0})
+    trace = engine.generate(Request("Once", sampling=sampling, max_new_tokens=3))
+    document = json.loads(trace.to_json())
+    document["version"] = 1
+    for _, fields in document["events"]:
+        for stage in fields.get("stages", ()):
+            stage["setting"] = str(stage["setting"])
+    assert Trace.from_json(json.dumps(document)) == trace
+    assert [stage.setting for stage in trace.started.stages] == [3, "1 token", 0.7, 5]
+    assert [type(stage.setting) for stage in trace.started.stages] == [int, str, float, int]
+    document["events"][0][1]["stages"][0]["setting"] = "many"  # what is no number stays text
+    assert Trace.from_json(json.dumps(document)).started.stages[0].setting == "many"
 
 
 @pytest.mark.parametrize("name", ["[]", "{}"])
