@@ -1,5 +1,6 @@
 """The engine of the Decoding Playground: language model decoding that shows its work."""
 
+from backend.decoding import selection
 from backend.engine import Engine
 from backend.errors import GrammarError, ModelUnavailable, PlaygroundError, RequestError, TraceError
 from backend.events import Event
@@ -28,4 +29,5 @@ __all__ = [
     "contiguous",
     "in_blocks",
     "kv_cache_bytes",
+    "selection",
 ]

@@ -10,8 +10,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 FinishReason = Literal["eos", "length", "stop", "grammar", "cancelled", "context_full", "error"]
-BlockOperation = Literal["allocate", "reuse", "fork", "copy", "truncate", "free", "evict"]
-PoolOperation = Literal[BlockOperation, "write", "forget", "preempt", "taken", "returned"]
+PoolOperation = Literal[
+    "allocate",
+    "reuse",
+    "fork",
+    "copy",
+    "truncate",
+    "free",
+    "evict",
+    "write",
+    "forget",
+    "preempt",
+    "taken",
+    "returned",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +52,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The request's next tokens do not fit into the pool now; it runs when blocks come free."""
+    """The request's next tokens do not fit into the pool now; it runs when blocks come free.
+
+    `num_free_blocks`: free and not spoken for by a run that was admitted before.
+    """
 
     num_needed_blocks: int
     num_free_blocks: int
@@ -265,20 +280,6 @@ class DraftVerified:
 
 
 @dataclass(frozen=True, slots=True)
-class BlocksChanged:
-    """The block table of a sequence changed.
-
-    `block_ids` are the physical blocks concerned; for "copy" the source and its copy.
-    """
-
-    operation: BlockOperation
-    sequence: int
-    block_ids: tuple[int, ...]
-    num_free_blocks: int
-    time: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Preempted:
     """The pool ran dry: the blocks were given to older requests; the run is recomputed later."""
 
@@ -371,12 +372,12 @@ class PoolChange:
     """Something happened in the pool, to whichever run; see Engine.watch_pool. Not part of a trace.
 
     Attributes:
-        operation: as in BlocksChanged, or
+        operation: what changed the block table of the sequence, or
             "write": tokens of the sequence were computed; `block_ids` became findable by it;
             "forget": a findable block is about to be overwritten;
             "preempt": the run loses its blocks to an older one, the frees follow;
             "taken", "returned": other visitors use these blocks, or do no more; nothing else is told of them.
-        run, sequence: whose; -1 for other visitors.
+        run, sequence: whose; -1 for other visitors. salt: of the sequence; empty for other visitors.
         block_ids: the blocks concerned; for "copy" the source and its copy.
         num_tokens: of the sequence that are in the cache afterwards.
         token_ids: what a "write" put there, the last of those `num_tokens`.
@@ -390,6 +391,7 @@ class PoolChange:
     num_tokens: int = 0
     token_ids: tuple[int, ...] = ()
     time: float = 0.0
+    salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,7 +429,6 @@ Event = (
     | TokenDecoded
     | BeamStepped
     | DraftVerified
-    | BlocksChanged
     | Preempted
     | SampleFinished
     | Judged

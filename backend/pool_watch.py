@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter, deque
 from collections.abc import Iterable
+from dataclasses import replace
 
-from backend.events import PoolChange, PoolOperation, PoolState, SequenceState
-from backend.kv.block_manager import BlockChange, BlockManager
+from backend.events import PoolChange, PoolState, SequenceState
+from backend.kv.block_manager import BlockManager
 from backend.sequence import Sequence
 
 # A watch that nobody reads keeps this many changes and then says that it has lost some.
@@ -70,32 +70,24 @@ class PoolWatch:
             taken.append(self._changes.popleft())
         return taken
 
-    def add(self, run: int, change: BlockChange) -> None:
+    def add(self, change: PoolChange) -> None:
         """Take in an entry of the pool's journal."""
-        if may_see(self._visitor, change.salt):
-            self._add_own(run, change)
-        else:
+        if not may_see(self._visitor, change.salt):
             self._add_foreign(change)
-
-    def add_preempted(self, run: int, sequence: Sequence) -> None:
-        """A run is about to lose the blocks of this and its other sequences."""
-        if may_see(self._visitor, sequence.salt):
-            self._put("preempt", run, sequence.sequence_id, ())
-
-    def _add_own(self, run: int, change: BlockChange) -> None:
-        block_ids = change.block_ids
+            return
         if change.operation == "evict":
             # That another visitor had something findable there is not told.
-            block_ids = tuple(block_id for block_id in block_ids if block_id in self._own_content)
-            if not block_ids:
+            own = tuple(block_id for block_id in change.block_ids if block_id in self._own_content)
+            if not own:
                 return
+            change = replace(change, block_ids=own)
         if change.operation in ("evict", "forget"):
-            self._own_content.difference_update(block_ids)
+            self._own_content.difference_update(change.block_ids)
         elif change.operation == "write":
-            self._own_content.update(block_ids)
-        self._put(change.operation, run, change.sequence_id, block_ids, change.num_tokens, change.token_ids)
+            self._own_content.update(change.block_ids)
+        self._put(change)
 
-    def _add_foreign(self, change: BlockChange) -> None:
+    def _add_foreign(self, change: PoolChange) -> None:
         takes = change.block_ids if change.operation in _TAKES else ()
         gives = change.block_ids if change.operation in _GIVES else ()
         if change.operation == "copy":
@@ -106,22 +98,12 @@ class PoolWatch:
         returned = tuple(block_id for block_id in gives if self._elsewhere[block_id] == 0)
         self._own_content.difference_update(taken)
         if taken:
-            self._put("taken", -1, -1, taken)
+            self._put(PoolChange("taken", -1, -1, taken, time=change.time))
         if returned:
-            self._put("returned", -1, -1, returned)
+            self._put(PoolChange("returned", -1, -1, returned, time=change.time))
 
-    def _put(
-        self,
-        operation: PoolOperation,
-        run: int,
-        sequence: int,
-        block_ids: tuple[int, ...],
-        num_tokens: int = 0,
-        token_ids: tuple[int, ...] = (),
-    ) -> None:
+    def _put(self, change: PoolChange) -> None:
         if len(self._changes) >= MAX_CHANGES:
             self._changes.popleft()
             self.lost = True
-        self._changes.append(
-            PoolChange(operation, run, sequence, block_ids, num_tokens, token_ids, time.perf_counter())
-        )
+        self._changes.append(change)

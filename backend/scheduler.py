@@ -14,7 +14,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import get_args
 
 import torch
 from torch import Tensor
@@ -22,8 +21,6 @@ from torch import Tensor
 from backend.decoding.forward import TARGET, Forward, Strategy
 from backend.errors import OutOfBlocks, PlaygroundError
 from backend.events import (
-    BlockOperation,
-    BlocksChanged,
     Event,
     Finished,
     FinishReason,
@@ -42,9 +39,6 @@ from backend.sequence import Sequence
 # Prompt tokens computed per step: short enough that a cancel or a neighbour's next token never waits
 # long behind somebody's long prompt.
 PREFILL_TOKENS_PER_STEP = 256
-
-# What the events of a run tell of its blocks; where they are filled, its tokens tell.
-_TOLD: tuple[BlockOperation, ...] = get_args(BlockOperation)
 
 log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
@@ -86,6 +80,7 @@ class Run:
     pending: Forward | None = None
     held: dict[Sequence, Pool] = field(default_factory=dict)
     logits: dict[Sequence, list[Tensor]] = field(default_factory=dict)
+    hidden: dict[Sequence, list[Tensor]] = field(default_factory=dict)
     prefilling: bool = True
     was_preempted: bool = False
     waiting_for: int = 0
@@ -110,6 +105,8 @@ class Run:
         self.pending = forward
         self.held = {sequence: place for sequence, place in self.held.items() if sequence.block_table}
         self.held.update(dict.fromkeys(forward.sequences, pool))
+        for sequence in forward.sequences:
+            sequence.run = self.number
 
     @property
     def starts_afresh(self) -> bool:
@@ -118,9 +115,10 @@ class Run:
             return self.num_output_tokens == 0
         return any(not sequence.block_table for sequence in self.wanted.sequences)
 
-    def take_logits(self) -> list[Tensor]:
-        """The logits of the pending forward, in the order of its sequences."""
-        return [torch.cat(self.logits[sequence]) for sequence in self.wanted.sequences]
+    def take_results(self) -> list[Tensor]:
+        """What the pending forward asked for, in the order of its sequences."""
+        asked = (self.logits, self.hidden) if self.wanted.hidden_states else (self.logits,)
+        return [torch.cat(found[sequence]) for found in asked for sequence in self.wanted.sequences]
 
     def report(self, event: Event) -> None:
         """Stamp an event, count it and pass it on."""
@@ -161,6 +159,9 @@ class _Part:
     sequence: Sequence
     piece: Piece
     num_tokens: int  # length of the computed sequence afterwards
+
+
+_Result = tuple[Tensor, Tensor | None]  # logits and hidden states of a part
 
 
 @contextlib.contextmanager
@@ -212,6 +213,7 @@ class Scheduler:
 
     def watch(self, visitor: str) -> PoolWatch:
         """A watch on the target's pool that shows the runs of this visitor."""
+        self._tell_watches()
         blocks = self._pools[TARGET].blocks
         living = [
             (run.number, sequence)
@@ -228,7 +230,7 @@ class Scheduler:
         """Admit what fits, do one call per model in demand, and hand every run its logits."""
         self._admit()
         parts = self._plan()
-        results: dict[_Part, Tensor | Exception] = {}
+        results: dict[_Part, _Result | Exception] = {}
         for pool in self._pools.values():
             own = [part for part in parts if part.pool is pool]
             if own:
@@ -237,6 +239,7 @@ class Scheduler:
                 self._count_prefill(own, time.perf_counter() - started)
         with _one_thread():
             self._deliver(parts, results)
+        self._tell_watches()
 
     def _admit(self) -> None:
         self._waiting.sort(key=lambda run: run.submitted)
@@ -245,19 +248,32 @@ class Scheduler:
         self._running.sort(key=lambda run: run.submitted)
 
     def _fits(self, run: Run) -> bool:
-        """Whether all tokens of the pending forward have room, beside one block for each running sequence."""
+        """Whether all tokens of the pending forward have room.
+
+        That is beside what those already admitted have yet to take, and one block for each running sequence.
+        """
         if not run.use_cache:
             return True
         blocks, (first, *others) = self._pool(run).blocks, run.wanted.sequences
         needed = self._num_needed(run, first) + blocks.num_own_blocks(first, others)
-        spare = sum(len(other.wanted.sequences) for other in self._running)
-        fits = needed + spare <= blocks.num_free_blocks
+        free = blocks.num_free_blocks - sum(self._num_outstanding(other, blocks) for other in self._running)
+        fits = needed + sum(len(other.wanted.sequences) for other in self._running) <= free
         if fits:
             self._reuse(run, first)
         elif run.waiting_for != needed:
             run.waiting_for = needed
-            run.report(Waiting(needed, blocks.num_free_blocks))
+            run.report(Waiting(needed, free))
         return fits
+
+    def _num_outstanding(self, run: Run, blocks: BlockManager) -> int:
+        """Blocks of this pool that a run already admitted is yet to reserve for its prompt."""
+        if not (run.prefilling and run.use_cache) or self._pool(run).blocks is not blocks:
+            return 0
+        first, *others = run.wanted.sequences
+        fresh = [sequence for sequence in others if not sequence.block_table]
+        begun = [sequence for sequence in run.wanted.sequences if sequence not in fresh]
+        needed = sum(blocks.num_needed(sequence, len(sequence)) for sequence in begun)
+        return needed + blocks.num_own_blocks(first, fresh)
 
     def _num_needed(self, run: Run, sequence: Sequence) -> int:
         """Free blocks that the sequence would take, those it finds in the cache included."""
@@ -283,7 +299,6 @@ class Scheduler:
             # What a preempted run finds is its own; what a draft finds is not the target's.
             if not run.was_preempted and run.wanted.model == TARGET:
                 run.num_cached_tokens = cached
-            self._report_changes(run)
 
     def _share(self, run: Run, sequence: Sequence) -> int:
         """Start a forked run from its parent's blocks, the last one included; the tokens covered."""
@@ -333,7 +348,8 @@ class Scheduler:
         parts = []
         for sequence in pending.sequences:
             if not run.use_cache:
-                piece = Piece(list(sequence.token_ids), 0, None, pending.num_logits, sequence.is_long)
+                asked = (pending.num_logits, sequence.is_long, pending.hidden_states)
+                piece = Piece(list(sequence.token_ids), 0, None, *asked)
                 parts.append(_Part(run, pool, sequence, piece, len(sequence)))
                 continue
             if run.prefilling:
@@ -345,8 +361,8 @@ class Scheduler:
                 budget -= end - start
                 self._reserve(run, sequence, end)
                 num_logits = max(0, end - max(start, len(sequence) - pending.num_logits))
-                tokens = sequence.token_ids[start:end]
-                piece = Piece(tokens, start, sequence.block_table, num_logits, sequence.is_long)
+                asked = (num_logits, sequence.is_long, pending.hidden_states)
+                piece = Piece(sequence.token_ids[start:end], start, sequence.block_table, *asked)
                 parts.append(_Part(run, pool, sequence, piece, end))
                 if run.prefilling:
                     # One at a time: once this one is in the cache, the next finds what they share.
@@ -366,33 +382,34 @@ class Scheduler:
                 raise OutOfBlocks("no younger run to take blocks from")
             self._preempt(youngest)
         pool.copy_later(pool.blocks.reserve(sequence, num_tokens))
-        self._report_changes(run)
 
     def _preempt(self, run: Run) -> None:
         """Take every block of a run, in all pools; its pending forward will compute all of it anew."""
         num_tokens = sum(sequence.num_computed_tokens for sequence in run.wanted.sequences)
-        for watch in self._watches:
-            watch.add_preempted(run.number, run.wanted.sequences[0])
+        self._pools[TARGET].blocks.note_preempted(run.wanted.sequences[0])
         for sequence, pool in run.held.items():
             pool.blocks.free(sequence)
         self._running.remove(run)
         self._waiting.append(run)
         run.logits.clear()
+        run.hidden.clear()
         run.prefilling = run.was_preempted = True
         run.waiting_for = 0
-        self._report_changes(run)
         run.report(Preempted(num_tokens))
 
-    def _forward(self, pool: Pool, parts: list[_Part]) -> dict[_Part, Tensor | Exception]:
-        """Logits per part. Where the call fails, each run is tried alone, so that one cannot fail another."""
+    def _forward(self, pool: Pool, parts: list[_Part]) -> dict[_Part, _Result | Exception]:
+        """The results. Where the call fails, each run is tried alone, so that one cannot fail another."""
         try:
             pool.copy_now()
-            return dict(zip(parts, pool.runner.forward([part.piece for part in parts]), strict=True))
+            found = iter(pool.runner.forward([part.piece for part in parts]))
+            logits = [next(found) for _ in parts]
+            hidden = [next(found) if part.piece.hidden_states else None for part in parts]
+            return dict(zip(parts, zip(logits, hidden, strict=True), strict=True))
         except Exception as error:
             runs = {part.run: None for part in parts}
             if len(runs) == 1:
                 return dict.fromkeys(parts, error)
-        results: dict[_Part, Tensor | Exception] = {}
+        results: dict[_Part, _Result | Exception] = {}
         for run in runs:
             results.update(self._forward(pool, [part for part in parts if part.run is run]))
         return results
@@ -407,7 +424,7 @@ class Scheduler:
                 cached = part.sequence.num_cached_tokens
                 part.run.report(Prefilled(len(part.sequence), part.num_tokens, cached, share))
 
-    def _deliver(self, parts: list[_Part], results: dict[_Part, Tensor | Exception]) -> None:
+    def _deliver(self, parts: list[_Part], results: dict[_Part, _Result | Exception]) -> None:
         for part in parts:
             result = results[part]
             if part.run.done:
@@ -417,11 +434,13 @@ class Scheduler:
                 continue
             if part.run.use_cache:
                 part.pool.blocks.commit(part.sequence, part.num_tokens)
-                self._report_changes(part.run)
-            part.run.logits.setdefault(part.sequence, []).append(result)
+            logits, hidden = result
+            part.run.logits.setdefault(part.sequence, []).append(logits)
+            if hidden is not None:
+                part.run.hidden.setdefault(part.sequence, []).append(hidden)
         for run in {part.run: None for part in parts}:
             if not run.done and self._complete(run):
-                self._advance(run, run.take_logits())
+                self._advance(run, run.take_results())
 
     def _complete(self, run: Run) -> bool:
         if not run.use_cache:
@@ -430,11 +449,10 @@ class Scheduler:
 
     def _advance(self, run: Run, logits: list[Tensor] | None) -> None:
         """Run a strategy on to its next forward, or to its end."""
-        run.logits = {}
+        run.logits, run.hidden = {}, {}
         try:
             item = next(run.strategy) if logits is None else run.strategy.send(logits)
             while not isinstance(item, Forward):
-                self._report_changes(run)
                 run.report(item)
                 item = next(run.strategy)
             run.want(item, self._pools[item.model])
@@ -443,7 +461,6 @@ class Scheduler:
             self._end(run, run.sample_reasons.get(run.selected, "length"))
         except Exception as error:
             self._fail(run, error)
-        self._report_changes(run)
 
     def _fail(self, run: Run, error: Exception) -> None:
         if isinstance(error, PlaygroundError):
@@ -458,20 +475,12 @@ class Scheduler:
         for place in (self._waiting, self._running):
             if run in place:
                 place.remove(run)
-        self._report_changes(run)
+        self._tell_watches()  # first: whoever reads the end looks at the pool
         run.report(run.finished(reason, message))
 
-    def _report_changes(self, run: Run) -> None:
-        """Pass on what happened to the target's blocks on behalf of a run; those of drafts are not shown."""
+    def _tell_watches(self) -> None:
+        """Pass on what happened to the target's blocks; those of drafts are not shown."""
         for name, pool in self._pools.items():
             for change in pool.blocks.drain_journal():
-                if name != TARGET:
-                    continue
-                for watch in self._watches:
-                    watch.add(run.number, change)
-                if change.operation in _TOLD and change.block_ids:
-                    run.report(
-                        BlocksChanged(
-                            change.operation, change.sequence_id, change.block_ids, change.num_free_blocks
-                        )
-                    )
+                for watch in self._watches if name == TARGET else ():
+                    watch.add(change)

@@ -22,7 +22,7 @@ class Sequence:
         block_table: logical to physical block ids.
         num_computed_tokens: tokens whose keys and values are in the cache.
         num_cached_tokens: of those, how many were found there instead of computed.
-        cum_logprob: sum of the model's log-probabilities of the output.
+        run: number of the run it belongs to; set by the scheduler.
     """
 
     token_ids: list[int]
@@ -31,7 +31,7 @@ class Sequence:
     block_table: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
-    cum_logprob: float = 0.0
+    run: int = -1
     sequence_id: int = field(default_factory=lambda: next(_numbers))
 
     def __len__(self) -> int:
@@ -46,6 +46,5 @@ class Sequence:
     def num_output_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
 
-    def append(self, token_id: int, model_logprob: float = 0.0) -> None:
+    def append(self, token_id: int) -> None:
         self.token_ids.append(token_id)
-        self.cum_logprob += model_logprob

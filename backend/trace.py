@@ -201,7 +201,13 @@ def _load_event(entry: Any) -> ev.Event:
 
 
 def _from_version_1(entries: list[Any]) -> None:
-    """There a stage's setting was always text; what cannot be read is left for the check that follows."""
+    """There a stage's setting was always text, and changes of blocks were events.
+
+    What cannot be read is left for the check that follows.
+    """
+    entries[:] = [
+        entry for entry in entries if not (isinstance(entry, list) and entry[:1] == ["BlocksChanged"])
+    ]
     for entry in entries:
         fields = entry[1] if isinstance(entry, list) and len(entry) == 2 else None
         stages = fields.get("stages") if isinstance(fields, dict) else None

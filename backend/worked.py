@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from backend.decoding.beam_search import length_normalised
 from backend.decoding.rejection import expected_tokens
+from backend.decoding.selection import length_normalised
 from backend.errors import RequestError
 from backend.kv.block_manager import BlockManager
 from backend.request import SamplingParams

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from backend.decoding.forward import Context, Forward, Strategy
 from backend.decoding.lane import Lane
+from backend.decoding.selection import length_normalised
 from backend.events import BeamNode, BeamStepped, Event, FinishReason
 from backend.request import BeamSearch
 from backend.sampling import ranking
@@ -53,14 +54,6 @@ class Continuation:
     logprob: float
     cum_logprob: float
     reason: FinishReason | None
-
-
-def length_normalised(cum_logprob: float, length: int, length_penalty: float) -> float:
-    """Sum of log-probabilities over length ** length_penalty; length counts generated tokens, EOS included.
-
-    A positive penalty favours long texts, a negative one short texts; 0 leaves the sum (transformers).
-    """
-    return cum_logprob / length**length_penalty
 
 
 class Pool:
@@ -281,7 +274,7 @@ class _Group:
             taken.add(item.parent)
             beams.append(Beam(sequence, (*parent.choices, choices[item]), item.cum_logprob))
         for beam in beams:
-            beam.sequence.append(beam.choices[-1].token_id, beam.choices[-1].model_logprob)
+            beam.sequence.append(beam.choices[-1].token_id)
         self.release([beam for index, beam in enumerate(parents) if index not in taken])
         self.beams = beams
 

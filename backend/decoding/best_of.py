@@ -17,16 +17,10 @@ def best_of(context: Context, params: BestOf) -> Strategy:
 
 
 def _select(params: BestOf, lanes: list[Lane]) -> SampleSelected:
-    """Score every sample; a sample without tokens scores 0 for its mean."""
+    """Score every sample."""
     texts = [lane.text for lane in lanes]
     answers = tuple(selection.extract_answer(text, params.answer) for text in texts)
     matrix = selection.similarities(texts) if params.select == "mbr" else ()
-    if params.select == "sum":
-        scores = tuple(lane.cum_logprob for lane in lanes)
-    elif params.select == "mean":
-        scores = tuple(lane.cum_logprob / max(lane.num_released, 1) for lane in lanes)
-    elif params.select == "vote":
-        scores = selection.majority(answers)
-    else:
-        scores = selection.expected_similarity(matrix)
+    sums, lengths = [lane.cum_logprob for lane in lanes], [lane.num_released for lane in lanes]
+    scores = selection.scores(params.select, sums, lengths, answers, matrix)
     return SampleSelected(params.select, selection.best(scores), scores, answers, matrix)

@@ -31,11 +31,14 @@ class Forward:
     Attributes:
         num_logits: logits are wanted for this many of the last positions of each sequence.
         model: TARGET, or the name of a draft model; each has a pool of its own.
+        hidden_states: the last layer's hidden states are wanted as well. The value of the yield then goes on,
+            after the logits of all sequences, with the hidden states of each; [num_logits, hidden_size].
     """
 
     sequences: tuple[Sequence, ...]
     num_logits: int = 1
     model: str = TARGET
+    hidden_states: bool = False
 
 
 @dataclass(frozen=True)

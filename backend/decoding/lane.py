@@ -55,7 +55,7 @@ class Lane:
     def record(self, choice: Choice, forced: bool = False) -> Iterator[Event]:
         """Append a token whatever the limits; only a stop string can end the lane."""
         self._held.append(self._row(choice, forced))
-        self.sequence.append(choice.token_id, choice.model_logprob)
+        self.sequence.append(choice.token_id)
         yield from self._release(self._text.push(choice.token_id), None)
 
     def finish(

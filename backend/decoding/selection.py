@@ -45,6 +45,35 @@ def expected_similarity(matrix: Sequence[Sequence[float]]) -> tuple[float, ...]:
     return tuple((sum(row) - row[index]) / others for index, row in enumerate(matrix))
 
 
+def length_normalised(cum_logprob: float, length: int, length_penalty: float) -> float:
+    """Sum of log-probabilities over length ** length_penalty; length counts generated tokens, EOS included.
+
+    A positive penalty favours long texts, a negative one short texts; 0 leaves the sum (transformers).
+    """
+    return cum_logprob / length**length_penalty
+
+
+def scores(
+    rule: str,
+    cum_logprobs: Sequence[float],
+    lengths: Sequence[int],
+    answers: Sequence[str | None],
+    matrix: Sequence[Sequence[float]],
+) -> tuple[float, ...]:
+    """Each sample's score by a rule of BestOf.select; the highest wins.
+
+    Args:
+        cum_logprobs: sums of the model's log-probabilities, of `lengths` tokens; the mean of no token is 0.
+        matrix: see `similarities`; only "mbr" looks at it.
+    """
+    if rule == "sum":
+        return tuple(cum_logprobs)
+    if rule == "mean":
+        pairs = zip(cum_logprobs, lengths, strict=True)
+        return tuple(length_normalised(total, max(length, 1), 1.0) for total, length in pairs)
+    return majority(answers) if rule == "vote" else expected_similarity(matrix)
+
+
 def best(scores: Sequence[float]) -> int:
     """Index of the highest score, the first among equals."""
     return max(range(len(scores)), key=lambda index: (scores[index], -index))

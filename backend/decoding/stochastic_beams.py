@@ -143,7 +143,7 @@ def _grow(
         )
         reason = end_reason(context, sequence, child.token_id)
         if reason is None:
-            sequence.append(child.token_id, choice.model_logprob)
+            sequence.append(child.token_id)
         else:
             context.blocks.free(sequence)
         alive = sequence if reason is None else None

@@ -9,11 +9,12 @@ recently used first). See Kwon et al. 2023 (PagedAttention).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from backend.errors import OutOfBlocks
-from backend.events import PoolOperation
+from backend.events import PoolChange, PoolOperation
 from backend.sequence import Sequence
 
 # What makes a block's content: what precedes it (the number of that content; the salt before the first
@@ -27,25 +28,6 @@ class _Block:
     key: _Key | None = None  # set while the block is findable
     chain: int = -1  # number of the content that ends with this block; -1 while it is not full
     salt: str = ""  # of the sequence that filled it
-
-
-@dataclass(frozen=True, slots=True)
-class BlockChange:
-    """One entry of the journal.
-
-    Attributes:
-        block_ids: the blocks concerned: of "copy" source and copy, of "write" those that became findable.
-        salt: of the sequence. num_tokens: of it that are in the cache afterwards.
-        token_ids: what a "write" put there, the last of those `num_tokens`.
-    """
-
-    operation: PoolOperation
-    sequence_id: int
-    block_ids: tuple[int, ...]
-    num_free_blocks: int
-    salt: str = ""
-    num_tokens: int = 0
-    token_ids: tuple[int, ...] = ()
 
 
 class BlockManager:
@@ -64,7 +46,7 @@ class BlockManager:
         self._idle: dict[int, None] = {}  # free but findable, least recently used first
         self._findable: dict[_Key, int] = {}
         self._next_chain = 0
-        self._journal: list[BlockChange] = []
+        self._journal: list[PoolChange] = []
 
     @property
     def num_free_blocks(self) -> int:
@@ -203,7 +185,7 @@ class BlockManager:
             block_table=list(parent.block_table),
             num_computed_tokens=parent.num_computed_tokens,
             num_cached_tokens=parent.num_computed_tokens,
-            cum_logprob=parent.cum_logprob,
+            run=parent.run,
         )
         for block_id in child.block_table:
             self._blocks[block_id].ref_count += 1
@@ -234,7 +216,11 @@ class BlockManager:
         if dropped:
             self._record("free", sequence, dropped)
 
-    def drain_journal(self) -> list[BlockChange]:
+    def note_preempted(self, sequence: Sequence) -> None:
+        """Enter into the journal that its run is about to lose the blocks of this and its other sequences."""
+        self._record("preempt", sequence, ())
+
+    def drain_journal(self) -> list[PoolChange]:
         """What happened since the last call, in order."""
         journal, self._journal = self._journal, []
         return journal
@@ -395,14 +381,15 @@ class BlockManager:
         token_ids: tuple[int, ...] = (),
     ) -> None:
         self._journal.append(
-            BlockChange(
-                operation,
-                sequence.sequence_id,
-                tuple(block_ids),
-                self.num_free_blocks,
-                sequence.salt,
-                sequence.num_computed_tokens,
-                token_ids,
+            PoolChange(
+                operation=operation,
+                run=sequence.run,
+                sequence=sequence.sequence_id,
+                block_ids=tuple(block_ids),
+                num_tokens=sequence.num_computed_tokens,
+                token_ids=token_ids,
+                time=time.perf_counter(),
+                salt=sequence.salt,
             )
         )
 

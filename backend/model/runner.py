@@ -38,6 +38,7 @@ class Piece:
             token_ids is the whole sequence.
         num_logits: logits are returned for this many of the last positions.
         is_long: the sequence uses the model's long position factors, where it has two sets.
+        hidden_states: those of the last layer, after its norm, are returned as well.
     """
 
     token_ids: Sequence[int]
@@ -45,6 +46,7 @@ class Piece:
     block_table: Sequence[int] | None
     num_logits: int
     is_long: bool = False
+    hidden_states: bool = False
 
 
 class ModelRunner:
@@ -77,18 +79,23 @@ class ModelRunner:
     def forward(self, pieces: list[Piece]) -> list[Tensor]:
         """One model call for all cached pieces, one for all uncached ones.
 
-        Returns per piece the logits of its last num_logits positions; [num_logits, vocab_size].
+        Returns per piece the logits of its last num_logits positions, [num_logits, vocab_size]; and then, per
+        piece that asks for them, the hidden states there, [num_logits, hidden_size].
         """
         results: dict[int, Tensor] = {}
+        hidden_states: dict[int, Tensor] = {}
         for cached in (True, False):
             numbers = [i for i, piece in enumerate(pieces) if (piece.block_table is not None) == cached]
             if numbers:
-                logits = self._call([pieces[i] for i in numbers], cached)
+                logits, hidden = self._call([pieces[i] for i in numbers], cached)
                 counts = [pieces[i].num_logits for i in numbers]
                 results.update(zip(numbers, logits.split(counts), strict=True))
-        return [results[i] for i in range(len(pieces))]
+                if hidden is not None:
+                    hidden_states.update(zip(numbers, hidden.split(counts), strict=True))
+        asking = [i for i, piece in enumerate(pieces) if piece.hidden_states]
+        return [results[i] for i in range(len(pieces))] + [hidden_states[i] for i in asking]
 
-    def _call(self, pieces: list[Piece], cached: bool) -> Tensor:
+    def _call(self, pieces: list[Piece], cached: bool) -> tuple[Tensor, Tensor | None]:
         token_ids: list[int] = []
         positions: list[int] = []
         wanted: list[int] = []
@@ -98,6 +105,8 @@ class ModelRunner:
             wanted.extend(range(len(token_ids) - piece.num_logits, len(token_ids)))
         packed = self._pack(pieces, positions, cached)
         self.cache.packed = packed
+        places = self._tensor(wanted)
+        asked = any(piece.hidden_states for piece in pieces)
         is_long = [piece.is_long for piece in pieces for _ in piece.token_ids]
         with long_rope.using(self._tensor(is_long).bool()) if self.border else nullcontext():
             out = self.model(
@@ -105,10 +114,11 @@ class ModelRunner:
                 position_ids=self._tensor([positions]),
                 cache=self.cache if cached else None,
                 use_cache=cached,
-                logits_to_keep=self._tensor(wanted),
+                logits_to_keep=places,
+                output_hidden_states=asked,
                 packed=packed,
             )
-        return out.logits[0, :, : self.vocab_size]
+        return out.logits[0, :, : self.vocab_size], out.hidden_states[-1][0, places] if asked else None
 
     def _pack(self, pieces: list[Piece], positions: list[int], cached: bool) -> PackedBatch:
         ends = itertools.accumulate(len(piece.token_ids) for piece in pieces)

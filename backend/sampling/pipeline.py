@@ -20,14 +20,6 @@ from backend.sampling.softmax import entropy, log_softmax
 
 # Differences of log-probabilities up to this are float32 rounding, not something a stage did.
 ROUNDING = 1e-5
-# Stages that look at the tokens so far.
-_OF_HISTORY = {
-    "repetition_penalty",
-    "frequency_penalty",
-    "presence_penalty",
-    "no_repeat_ngram_size",
-    "grammar",
-}
 
 
 @dataclass(frozen=True)
@@ -194,7 +186,7 @@ class Pipeline:
             PlaygroundError: at a row for which a stage left no token.
         """
         found: list[Position] = []
-        if len(histories) > 1 and not any(stage.name in _OF_HISTORY for stage in self.stages):
+        if len(histories) > 1 and not any(stage.reads_history for stage in self.stages):
             with contextlib.suppress(PlaygroundError):  # a row is bad; those before it are not
                 found = self._run(logits.float(), histories)
         yield from found
@@ -338,6 +330,8 @@ def _all_finite(logits: Tensor) -> bool:
 
 def _apply(stage: processors.Stage, logits: Tensor, histories: Sequence[History]) -> Tensor:
     """A stage over [B, V], each row with its own history."""
+    if not stage.reads_history:
+        return stage.apply(logits, histories[0])
     return torch.stack([stage.apply(*pair) for pair in zip(logits, histories, strict=True)])
 
 

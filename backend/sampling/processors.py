@@ -37,9 +37,13 @@ class History(NamedTuple):
 
 @dataclass(frozen=True)
 class Stage:
-    """A switched-on transform; `value` is that of its SamplingParams field."""
+    """A switched-on transform; `value` is that of its SamplingParams field.
+
+    `reads_history`: it looks at the tokens so far, and so takes one row at a time.
+    """
 
     name: ClassVar[str]
+    reads_history: ClassVar[bool] = False
     value: Any
 
     @property
@@ -86,6 +90,7 @@ class RepetitionPenalty(Stage):
     """Seen ids, prompt included, once each: positive logits divided, negative multiplied (CTRL)."""
 
     name: ClassVar[str] = "repetition_penalty"
+    reads_history: ClassVar[bool] = True
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
         ids = _ids(set(history.token_ids), logits)
@@ -97,6 +102,7 @@ class FrequencyPenalty(Stage):
     """Subtracts the penalty once per earlier occurrence in the output (as vLLM and OpenAI)."""
 
     name: ClassVar[str] = "frequency_penalty"
+    reads_history: ClassVar[bool] = True
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
         counts = Counter(history.output_ids)
@@ -109,6 +115,7 @@ class PresencePenalty(Stage):
     """Subtracts the penalty once if the token is anywhere in the output (as vLLM and OpenAI)."""
 
     name: ClassVar[str] = "presence_penalty"
+    reads_history: ClassVar[bool] = True
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
         ids = _ids(set(history.output_ids), logits)
@@ -126,13 +133,14 @@ class LogitBias(Stage):
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
         added = torch.tensor(list(self.value.values()), dtype=logits.dtype, device=logits.device)
-        return logits.index_add(0, _ids(self.value, logits), added)
+        return logits.index_add(-1, _ids(self.value, logits), added.expand(*logits.shape[:-1], -1))
 
 
 class NoRepeatNgram(Stage):
     """Bans every token that would complete an n-gram already in prompt or output."""
 
     name: ClassVar[str] = "no_repeat_ngram_size"
+    reads_history: ClassVar[bool] = True
 
     def banned(self, token_ids: Sequence[int]) -> set[int]:
         if len(token_ids) + 1 < self.value:
@@ -287,6 +295,7 @@ class GrammarMask(Stage):
     """Keeps the tokens that a grammar, a Mask, allows."""
 
     name: ClassVar[str] = "grammar"
+    reads_history: ClassVar[bool] = True
 
     @property
     def setting(self) -> str:

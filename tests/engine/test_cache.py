@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from backend import Engine, Request, RequestError, Sample, SamplingParams, Trace, TraceError
-from backend.events import BlocksChanged, Prefilled
+from backend.events import Prefilled
 from backend.sampling.pipeline import Pipeline
 from backend.scheduler import Pool
 from tests import models
@@ -109,8 +109,9 @@ def test_samples_share_the_prompt_and_copy_the_last_block_once_per_writer(oracle
     """D07: three samples of a prompt that ends at slot 5 of 16."""
     engine = models.engine(inline=True, block_size=16)
     request = Request(TEXT[:5], strategy=Sample(3), max_new_tokens=30, seed=4)
+    watch = engine.watch_pool("")
     trace = engine.generate(request)
-    changes = [event for event in trace.events if isinstance(event, BlocksChanged)]
+    changes = watch.take()
     copies = [event.block_ids for event in changes if event.operation == "copy"]
     assert len(copies) == 2  # the last writer has the block to itself
     assert len({source for source, _ in copies}) == 1

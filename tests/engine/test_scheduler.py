@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from backend import Engine, Request, RequestError, Sample, SamplingParams, Trace
-from backend.events import BlocksChanged, Finished, Preempted, Prefilled, Started, TokenDecoded, Waiting
+from backend.events import Finished, Preempted, Prefilled, Started, TokenDecoded, Waiting
 from tests import models
 from tests.running import audit, finished, greedy, guarded, kinds, together, token_ids
 
@@ -154,6 +154,20 @@ def test_the_youngest_run_is_preempted_and_gives_the_same_text() -> None:
     audit(engine)
 
 
+@pytest.mark.parametrize(("num_blocks", "length"), [(12, 20), (13, 20), (30, 45), (180, 300)])
+@pytest.mark.parametrize("n", [1, 2])
+def test_of_many_that_arrive_at_once_none_is_admitted_only_to_be_preempted(
+    num_blocks: int, length: int, n: int
+) -> None:
+    """The blocks of a run that was admitted are spoken for, also while its prompt is read in parts."""
+    engine = models.engine(block_size=4, num_blocks=num_blocks, inline=True)
+    requests = [replace(greedy((number,) * length, 4), strategy=Sample(n)) for number in range(1, 7)]
+    for trace in together(engine, requests):
+        told = kinds(trace.events)
+        assert "Preempted" not in told[: told.index("TokenDecoded")]
+    audit(engine)
+
+
 def test_a_run_that_does_not_fit_waits_and_says_for_how_much() -> None:
     engine = models.engine(block_size=4, num_blocks=8, inline=True)
     first, second = greedy((1,) * 20, 8), greedy((2,) * 24, 4)
@@ -181,9 +195,10 @@ def test_a_run_that_waits_touches_no_block_until_it_is_admitted() -> None:
     for _ in range(3):
         next(first)
     assert list(engine.block_manager.idle_contents()) == idle
+    watch = engine.watch_pool("")
     first.close()
     rest = list(second)
-    assert next(e.operation for e in rest if isinstance(e, BlocksChanged)) == "reuse"
+    assert next(change.operation for change in watch.take() if change.run == second.number) == "reuse"
     assert finished(rest).num_cached_tokens == 24
     audit(engine)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from backend import Engine, Request, RequestError, SamplingParams
-from backend.events import BlocksChanged, Finished, Preempted, TokenDecoded, Waiting
+from backend.events import Finished, Preempted, TokenDecoded, Waiting
 from tests import models
 from tests.running import audit, guarded
 from ui.runs.crowd import MAX_MEMBERS, Ask, Crowd, Member
@@ -82,20 +82,17 @@ def test_a_fork_shares_every_block_of_its_parent_copies_one_and_goes_its_own_way
     crowd = started(engine, [Ask(letters(random.Random(1), 40), 60)])
     parent = crowd.members[0]
     until(crowd, lambda: len(parent.tokens) >= 5)
+    watch = engine.watch_pool("")
     fork = crowd.fork(parent)
     guarded(lambda: list(crowd), 60)
     assert fork.forked_from == "A"
     assert fork.request is not None
     assert len(fork.request.output_prefix) >= 5
-    operations = [event for event in fork.events if isinstance(event, BlocksChanged)]
+    changes = watch.take()
+    operations = [change for change in changes if change.run == fork.run]
     assert operations[0].operation == "fork"
     assert len(operations[0].block_ids) == -(-(40 + len(fork.request.output_prefix) - 1) // 16)
-    copies = [
-        event
-        for member in crowd.members
-        for event in member.events
-        if getattr(event, "operation", "") == "copy"
-    ]
+    copies = [change for change in changes if change.operation == "copy"]
     assert len(copies) <= 1  # whoever wrote first to the last block, unless it was full
     alone = models.engine(block_size=16, num_blocks=300, inline=True)
     expected = alone.generate(fork.request)
@@ -132,8 +129,11 @@ def test_two_visitors_cannot_share_by_a_fork() -> None:
     stream = engine.stream(Request("abcdefghijkl", max_new_tokens=9, cache_salt="a"))
     while not isinstance(next(stream), TokenDecoded):
         pass
+    watch = engine.watch_pool("b")
     stranger = engine.stream(Request("abcdefghijkl", max_new_tokens=9, cache_salt="b"), parent=stream)
-    operations = {e.operation for e in stranger if isinstance(e, BlocksChanged)}
+    list(stranger)
+    operations = {change.operation for change in watch.take() if change.run == stranger.number}
+    assert "allocate" in operations
     assert operations.isdisjoint({"fork", "reuse", "copy"})
     list(stream)
     audit(engine)

@@ -45,7 +45,7 @@ def assert_equal(pool: PoolView, blocks: BlockManager, living: list[Sequence]) -
 def watched(blocks: BlockManager, watch: PoolWatch, pool: PoolView) -> set[str]:
     """Pass on what happened; the kinds of operations."""
     for change in blocks.drain_journal():
-        watch.add(1, change)
+        watch.add(change)
     changes = watch.take()
     for change in changes:
         pool.apply(change)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from backend.decoding.selection import best, expected_similarity, majority
+from backend import selection
 from backend.events import Event, FinishReason, SampleFinished, SampleSelected, TokenDecoded
 
 RULES = ("sum", "mean", "vote", "mbr")
@@ -32,7 +32,7 @@ class RecordedSample:
     @property
     def mean_logprob(self) -> float:
         """Per token; 0 without tokens."""
-        return self.cum_logprob / max(len(self.tokens), 1)
+        return selection.length_normalised(self.cum_logprob, max(len(self.tokens), 1), 1.0)
 
 
 @dataclass
@@ -68,15 +68,11 @@ def recorded(events: Iterable[Event], num_samples: int) -> Recorded:
 
 def scores(found: Recorded, rule: str) -> list[float] | None:
     """Each sample's score by the rule, the highest wins; None where the run did not record what it needs."""
-    if rule == "sum":
-        return [sample.cum_logprob for sample in found.samples]
-    if rule == "mean":
-        return [sample.mean_logprob for sample in found.samples]
-    if found.selected is None:
+    if (rule == "vote" and found.selected is None) or (rule == "mbr" and not found.matrix):
         return None
-    if rule == "vote":
-        return list(majority([sample.answer for sample in found.samples]))
-    return list(expected_similarity(found.matrix)) if found.matrix else None
+    sums, lengths = [each.cum_logprob for each in found.samples], [len(each.tokens) for each in found.samples]
+    answers = [each.answer for each in found.samples]
+    return list(selection.scores(rule, sums, lengths, answers, found.matrix))
 
 
 def votes(found: Recorded) -> Counter[str]:
@@ -89,4 +85,4 @@ def winner(found: Recorded, rule: str) -> int | None:
     by_rule = scores(found, rule)
     if by_rule is None or any(sample.reason is None for sample in found.samples):
         return None
-    return best(by_rule)
+    return selection.best(by_rule)
