@@ -110,8 +110,8 @@ def test_bad_input_is_named_and_nothing_is_lost(tab: Any) -> None:
     draw(tab, n=2, max_new_tokens=4, answer="")
     before = tab.locator(f"{CARDS} .pg-sample-text").all_text_contents()
     for values, message in (
-        ({"n": 0}, "n must be a whole number from 1 to 64, got 0"),
-        ({"n": 1000}, "n must be a whole number from 1 to 64, got 1000"),
+        ({"n": 0}, "samples must be a whole number from 1 to 64, got 0"),
+        ({"n": 1000}, "samples must be a whole number from 1 to 64, got 1000"),
         ({"n": 2, "answer": "("}, "is not a regular expression"),
         ({"answer": "a"}, "must have one group, it has 0"),
     ):

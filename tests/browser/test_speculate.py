@@ -254,11 +254,11 @@ def test_hostile_text_stays_text(tab: Any) -> None:
 
 BAD = [
     ("prompt", "", "prompt is empty"),
-    ("num_draft_tokens", "0", "num_draft_tokens must be a whole number from 1 to 32, got 0"),
-    ("num_draft_tokens", "2.5", "num_draft_tokens must be a whole number from 1 to 32, got 2.5"),
+    ("num_draft_tokens", "0", "k, drafted must be a whole number from 1 to 16, got 0"),
+    ("num_draft_tokens", "2.5", "k, drafted must be a whole number from 1 to 16, got 2.5"),
     ("num_draft_tokens", "99", "got 99"),
-    ("max_new_tokens", "9999", "new tokens must be at most 512 here, got 9999"),
-    ("max_new_tokens", "0", "max_new_tokens must be a whole number from 1"),
+    ("max_new_tokens", "9999", "new tokens must be a whole number from 1 to 512, got 9999"),
+    ("max_new_tokens", "0", "new tokens must be a whole number from 1 to 512, got 0"),
 ]
 
 

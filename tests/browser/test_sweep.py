@@ -111,6 +111,10 @@ def test_stop_keeps_what_came_frees_every_block_and_the_page_answers_meanwhile(t
 def test_bad_fields_and_files_are_named(tab: Any, tmp_path: Path) -> None:
     tab.fill('#pg-sweep-fields [data-field="seeds"]', "500")
     tab.click("#pg-sweep-run")
+    tab.wait_for_selector(f"{VIEW} .pg-notice:has-text('seeds must be a whole number from 1 to 64, got 500')")
+    tab.fill('#pg-sweep-fields [data-field="seeds"]', "50")
+    tab.fill('#pg-sweep-fields [data-field="count"]', "40")
+    tab.click("#pg-sweep-run")
     tab.wait_for_selector(f"{VIEW} .pg-notice:has-text('would take 2,000 runs; 1 to 400 are possible')")
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     tab.set_input_files(f"{VIEW} input[type=file]", tmp_path / "other.csv")
