@@ -408,9 +408,13 @@ class Engine:
         factors from its first token on.
         """
         border = self._runner.border
-        if border is None or num_known_tokens > border:
+        if border is None or self._is_long(num_known_tokens):
             return self.context_length
         return min(border + 1, self.context_length)
+
+    def _is_long(self, num_known_tokens: int) -> bool:
+        """Whether a text with so many tokens known beforehand uses the long position factors."""
+        return self._runner.border is not None and num_known_tokens > self._runner.border
 
     def _context_ends(self, context_length: int) -> str:
         if context_length == self.context_length:
@@ -451,7 +455,7 @@ class Engine:
         seed = noise.draw_seed() if request.seed is None else request.seed
         known_ids = (*prompt_ids, *request.output_prefix)
         context_length = self._context_length(num_known_tokens or len(known_ids))
-        is_long = self._runner.border is not None and context_length == self.context_length
+        is_long = self._is_long(num_known_tokens or len(known_ids))
         salt = request.cache_salt + LONG_SALT * is_long
         context = Context(
             request=request,

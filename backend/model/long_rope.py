@@ -7,25 +7,21 @@ token says which set its sequence uses, so a neighbour never changes a text.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from backend.errors import ModelUnavailable
-
-# Per token of the packed batch: whether its sequence uses the long factors; None outside a packed call.
-_IS_LONG: ContextVar[Tensor | None] = ContextVar("is_long", default=None)
+from backend.kv.paged_attention import CURRENT
 
 
 def install(model: nn.Module) -> int | None:
     """Let `model` choose its factors per token.
 
-    Installing again changes nothing. Calls outside `using` keep the behaviour of the stock model.
+    Installing again changes nothing. Outside a paged forward it keeps the behaviour of the stock model.
     Returns the border in tokens; None where there is only one set.
 
     Raises:
@@ -43,16 +39,6 @@ def install(model: nn.Module) -> int | None:
             f"lengths ({', '.join(map(str, sorted(borders)))} tokens)"
         )
     return borders.pop() if borders else None
-
-
-@contextlib.contextmanager
-def using(is_long: Tensor) -> Iterator[None]:
-    """Within the block, in this thread, token i uses the long factors where `is_long[i]`; [T]."""
-    token = _IS_LONG.set(is_long)
-    try:
-        yield
-    finally:
-        _IS_LONG.reset(token)
 
 
 def _border(module: nn.Module) -> int | None:
@@ -78,15 +64,15 @@ class _PerToken(nn.Module):
 
     def forward(self, x: Tensor, position_ids: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Cosines and sines; [1, T, size] each."""
-        is_long = _IS_LONG.get()
-        if is_long is None:
+        packed = CURRENT.get()
+        if packed is None or packed.is_long is None:
             return cast(tuple[Tensor, Tensor], self.stock(x, position_ids, **kwargs))
         short = self.short(x, position_ids.clamp(max=self.border - 1), **kwargs)
         # One position beyond the border makes the stock module take the long factors for all.
         beyond = position_ids.new_full((len(position_ids), 1), self.border)
         long = self.long(x, torch.cat((position_ids, beyond), 1), **kwargs)
         cos, sin = (
-            torch.where(is_long[None, :, None], far[:, :-1], near)
+            torch.where(packed.is_long[None, :, None], far[:, :-1], near)
             for near, far in zip(short, long, strict=True)
         )
         return cos, sin

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -13,10 +12,11 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
 from backend.errors import ModelUnavailable
-from backend.kv.paged_attention import Bundle, PackedBatch, Row, paged_attention
+from backend.kv.paged_attention import CURRENT, Bundle, PackedBatch, Row, paged_attention
 from backend.kv.paged_cache import PagedCache
 from backend.kv.size import kv_cache_bytes
 from backend.model import long_rope
+from backend.model.adaptations import adapt, context_length, refuse_unpageable, set_attention
 from backend.model.files import first_line
 from backend.model.layer_skip import without_layers
 
@@ -24,7 +24,6 @@ _ATTENTION = "decoding_playground_paged"
 BUNDLED_TOKENS = 256
 # A text past a border is computed at the start up to this length, by device.
 _CHECKED_TOKENS = {"cpu": 1024, "cuda": 4096}
-_PAGEABLE_LAYERS = {"full_attention", "sliding_attention"}
 AttentionInterface.register(_ATTENTION, paged_attention)
 
 
@@ -63,13 +62,14 @@ class ModelRunner:
 
     def __init__(self, model: PreTrainedModel, num_blocks: int, block_size: int, vocab_size: int):
         refuse_unpageable(model)
+        adapt(model)
         self.model = model
         self.device = model.device
-        self.context_length = int(model.config.get_text_config().max_position_embeddings)
+        self.context_length = context_length(model.config.get_text_config())
         self.vocab_size = min(vocab_size, int(model.config.get_text_config().vocab_size))
         self.border = long_rope.install(model)
         self.cache = PagedCache(num_blocks, block_size)
-        model.set_attn_implementation(_ATTENTION)
+        set_attention(model, _ATTENTION)
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         """Copy whole blocks before the next forward writes to them."""
@@ -86,12 +86,15 @@ class ModelRunner:
         hidden_states: dict[int, Tensor] = {}
         for cached in (True, False):
             numbers = [i for i, piece in enumerate(pieces) if (piece.block_table is not None) == cached]
-            if numbers:
-                logits, hidden = self._call([pieces[i] for i in numbers], cached)
-                counts = [pieces[i].num_logits for i in numbers]
-                results.update(zip(numbers, logits.split(counts), strict=True))
+            # Without a cache some layers count places from the start of the call: no longer than a context.
+            total = sum(len(pieces[i].token_ids) for i in numbers)
+            alone = not cached and total > self.context_length
+            for group in [[i] for i in numbers] if alone else [numbers] if numbers else []:
+                logits, hidden = self._call([pieces[i] for i in group], cached)
+                counts = [pieces[i].num_logits for i in group]
+                results.update(zip(group, logits.split(counts), strict=True))
                 if hidden is not None:
-                    hidden_states.update(zip(numbers, hidden.split(counts), strict=True))
+                    hidden_states.update(zip(group, hidden.split(counts), strict=True))
         asking = [i for i, piece in enumerate(pieces) if piece.hidden_states]
         return [results[i] for i in range(len(pieces))] + [hidden_states[i] for i in asking]
 
@@ -104,11 +107,13 @@ class ModelRunner:
             positions.extend(range(piece.start, piece.start + len(piece.token_ids)))
             wanted.extend(range(len(token_ids) - piece.num_logits, len(token_ids)))
         packed = self._pack(pieces, positions, cached)
+        if self.border:
+            packed.is_long = self._tensor([piece.is_long for piece in pieces for _ in piece.token_ids]).bool()
         self.cache.packed = packed
         places = self._tensor(wanted)
         asked = any(piece.hidden_states for piece in pieces)
-        is_long = [piece.is_long for piece in pieces for _ in piece.token_ids]
-        with long_rope.using(self._tensor(is_long).bool()) if self.border else nullcontext():
+        token = CURRENT.set(packed)
+        try:
             out = self.model(
                 input_ids=self._tensor([token_ids]),
                 position_ids=self._tensor([positions]),
@@ -118,6 +123,8 @@ class ModelRunner:
                 output_hidden_states=asked,
                 packed=packed,
             )
+        finally:
+            CURRENT.reset(token)
         return out.logits[0, :, : self.vocab_size], out.hidden_states[-1][0, places] if asked else None
 
     def _pack(self, pieces: list[Piece], positions: list[int], cached: bool) -> PackedBatch:
@@ -204,7 +211,7 @@ class ModelRunner:
         self.model, self.cache = model, PagedCache(len(table), size)  # whatever the size of the pool
         try:
             paged = torch.cat([self.forward([part])[0] for part in parts]).float()
-            model.set_attn_implementation("eager")
+            set_attention(model, "eager")
             stock = model(input_ids=self._tensor([ids]), use_cache=False, logits_to_keep=kept).logits
         except (ValueError, RuntimeError, TypeError, IndexError, AttributeError) as error:
             raise ModelUnavailable(
@@ -213,7 +220,7 @@ class ModelRunner:
             ) from error
         finally:
             self.model, self.cache = whole, pool
-            self.model.set_attn_implementation(_ATTENTION)
+            set_attention(self.model, _ATTENTION)
         expected = stock[0, :, : self.vocab_size].float()
         limit = 1e-3 if model.dtype == torch.float32 else 0.1
         difference = float((paged - expected).abs().max() / expected.abs().max().clamp(min=1))
@@ -257,6 +264,8 @@ def _refuse_broken_weights(model: PreTrainedModel) -> None:
 def kv_bytes_per_token(model: PreTrainedModel) -> int:
     """Bytes of keys and values that one token takes in all layers."""
     config = model.config.get_text_config()
+    if rank := getattr(config, "kv_lora_rank", None):  # latents, the same for all heads
+        return int(config.num_hidden_layers * (rank + config.qk_rope_head_dim) * model.dtype.itemsize)
     heads = config.num_attention_heads
     return kv_cache_bytes(
         num_layers=config.num_hidden_layers,
@@ -265,17 +274,3 @@ def kv_bytes_per_token(model: PreTrainedModel) -> int:
         num_tokens=1,
         bytes_per_element=model.dtype.itemsize,
     )
-
-
-def refuse_unpageable(model: PreTrainedModel) -> None:
-    """Refuse, by name, a model whose layers keep anything but keys and values per token.
-
-    Raises:
-        ModelUnavailable: naming the layer types, or the class that cannot take another attention.
-    """
-    config = model.config.get_text_config()
-    others = sorted(set(getattr(config, "layer_types", None) or ()) - _PAGEABLE_LAYERS)
-    if others:
-        raise ModelUnavailable(f"{type(model).__name__} has layers that cannot be paged: {', '.join(others)}")
-    if not model._supports_attention_backend or not hasattr(config, "max_position_embeddings"):
-        raise ModelUnavailable(f"{type(model).__name__} cannot be paged: its attention cannot be replaced")

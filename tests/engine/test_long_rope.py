@@ -165,7 +165,7 @@ def test_a_window_that_the_attention_forgets_is_found_at_the_start(monkeypatch, 
 
 def test_factors_that_are_wrong_beyond_the_border_are_found_at_the_start(monkeypatch) -> None:
     def always_short(self: Any, x: Tensor, position_ids: Tensor) -> Any:
-        if long_rope._IS_LONG.get() is None:
+        if paged_attention.CURRENT.get() is None:
             return self.stock(x, position_ids)
         return self.short(x, position_ids.clamp(max=BORDER - 1))
 

@@ -191,7 +191,7 @@ def test_the_default_scale_is_one_over_the_root_of_the_head_size() -> None:
     torch.testing.assert_close(out[0], case.plain(None, HEAD_SIZE**-0.5))
 
 
-@pytest.mark.parametrize("wanted", ["softcap", "s_aux", "position_bias", "head_mask"])
+@pytest.mark.parametrize("wanted", ["position_bias", "head_mask"])
 def test_what_it_does_not_compute_is_refused_by_name(wanted: str) -> None:
     case = Case([4], [4], (4, 2), torch.float32, scattered=False)
     packed = PackedBatch(case.rows, None, BLOCK_SIZE)
