@@ -173,7 +173,11 @@ def model_payload(loader: Loader, session: Session | None = None) -> dict[str, A
     }
     if engine is not None:
         payload["model"] = engine.model_name
-        payload["facts"] = [engine.precision, engine.device, f"{engine.context_length:,} tokens of context"]
+        payload["facts"] = [
+            engine.packing or engine.precision,
+            engine.device,
+            f"{engine.context_length:,} tokens of context",
+        ]
     elif not loader.done:
         payload |= {"loading": loader.message, "fraction": loader.fraction}
     if session is not None:

@@ -36,6 +36,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from backend.errors import ModelUnavailable
 from backend.model import bundled, hub
 from backend.model.files import first_line, refuse_unsafe_files
+from backend.model.packed import Packing, pack
 from backend.model.progress import ConsoleProgress, Progress
 
 Source = Literal["bundled", "folder", "hub"]
@@ -55,12 +56,16 @@ class Entry:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A causal language model in eval mode, ready to be called, with its tokenizer."""
+    """A causal language model in eval mode, ready to be called, with its tokenizer.
+
+    `packing` says what became of its linear layers where they were packed.
+    """
 
     name: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     source: Source = "bundled"
+    packing: Packing | None = None
 
 
 DEFAULT_NAME = bundled.NAME
@@ -122,13 +127,19 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
 
 
 def load(
-    name: str, *, device: torch.device, dtype: torch.dtype, progress: Progress | None = None
+    name: str,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    packed: bool = False,
+    progress: Progress | None = None,
 ) -> LoadedModel:
     """Load a catalogue name, a local folder or a Hugging Face id "org/name".
 
     Args:
         name: looked up in this order: `CATALOGUE`, an existing folder, the hub.
         dtype: of the weights in memory, applied while reading them.
+        packed: linear layers keep their weights in 4 bits (`packed.py`); on the CPU, in float32, only.
         progress: None prints to stderr.
 
     Raises:
@@ -144,7 +155,8 @@ def load(
         except RuntimeError as error:
             raise ModelUnavailable(f"{name} does not fit on {device}: {first_line(error)}") from error
         report(f"Loading {name}", 1.0)
-    return LoadedModel(name, model, tokenizer, source)
+        packing = pack(model, progress=report) if packed else None
+    return LoadedModel(name, model, tokenizer, source, packing)
 
 
 def _locate(name: str, report: Progress) -> tuple[Path, Source]:
