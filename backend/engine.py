@@ -94,7 +94,7 @@ class Engine:
         inline: bool = False,
         progress: Callable[[str, float], None] | None = None,
     ) -> Engine:
-        """Load a model by catalogue name, Hugging Face id or folder.
+        """Load a model by catalogue name, Hugging Face id, folder or GGUF file.
 
         Args:
             device: "auto" takes CUDA where there is one, else the CPU.
