@@ -19,9 +19,11 @@ MAX_SESSIONS = 256
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="smollm2-135m", help="catalogue name, Hugging Face id, or folder")
+    parser.add_argument(
+        "--model", default="smollm2-135m", help="catalogue name, Hugging Face id, folder or GGUF file"
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--precision", default="auto", help="auto, float32, bfloat16 or float16")
+    parser.add_argument("--precision", default="auto", help="auto, float32, bfloat16, float16 or int4")
     parser.add_argument("--host", default=None, help="address to listen on (default: this machine only)")
     parser.add_argument("--port", type=int, default=None, help="port (default: the first free one from 7860)")
     return parser.parse_args()

@@ -41,7 +41,12 @@ from backend.text import OutputText, Vocabulary
 from backend.trace import Trace
 
 POOL_BYTES = {"cpu": 1 << 30, "cuda": 4 << 30}
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+PRECISIONS = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int4": torch.float32,  # everything but the weights of linear layers
+}
 
 
 class Engine:
@@ -62,7 +67,7 @@ class Engine:
     ):
         """`verified`: another engine has already compared this model's paged logits with its own.
 
-        `notes` then holds what of the model's settings is not used, one sentence each.
+        `notes` then holds how the weights were packed and what of the model's settings is not used.
         """
         self.model_name = loaded.name
         self.block_size = block_size
@@ -75,7 +80,8 @@ class Engine:
         self._loaded = loaded
         self._siblings: dict[int, Engine] = {}
         self._siblings_lock = threading.Lock()
-        self._eos_ids, self.notes = _eos_ids(loaded, self._runner.vocab_size)
+        self._eos_ids, notes = _eos_ids(loaded, self._runner.vocab_size)
+        self.notes = (*((self.packing,) if self.packing else ()), *notes)
         pool = Pool(self._runner, self.block_manager)
         self._loop = Loop(Scheduler(pool), inline)
         self._drafts = Drafts(loaded, pool, self._loop.add_pool)
@@ -94,11 +100,12 @@ class Engine:
         inline: bool = False,
         progress: Callable[[str, float], None] | None = None,
     ) -> Engine:
-        """Load a model by catalogue name, Hugging Face id or folder.
+        """Load a model by catalogue name, Hugging Face id, folder or GGUF file.
 
         Args:
             device: "auto" takes CUDA where there is one, else the CPU.
-            precision: "auto" is bfloat16 on CUDA and float32, the reference, elsewhere.
+            precision: "auto" is bfloat16 on CUDA and float32, the reference, elsewhere. "int4", on the CPU
+                only, keeps the weights of linear layers in 4 bits.
             num_blocks: size of the KV pool; None fits it to the memory.
             progress: called with a message and a fraction from 0 to 1.
 
@@ -108,7 +115,9 @@ class Engine:
         """
         chosen = _device(device)
         dtype = _dtype(precision, chosen)
-        loaded = catalogue.load(name, device=chosen, dtype=dtype, progress=progress)
+        loaded = catalogue.load(
+            name, device=chosen, dtype=dtype, packed=precision == "int4", progress=progress
+        )
         if num_blocks is None:
             per_block = kv_bytes_per_token(loaded.model) * block_size
             num_blocks = max(64, POOL_BYTES[chosen.type] // per_block)
@@ -125,7 +134,13 @@ class Engine:
 
     @property
     def precision(self) -> str:
-        return str(self._runner.model.dtype).removeprefix("torch.")
+        """float32, bfloat16, float16 or int4."""
+        return "int4" if self._loaded.packing else str(self._runner.model.dtype).removeprefix("torch.")
+
+    @property
+    def packing(self) -> str:
+        """What int4 made of the weights, in words; empty in another precision."""
+        return str(self._loaded.packing or "")
 
     @property
     def context_length(self) -> int:
@@ -544,4 +559,6 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     if name not in PRECISIONS:
         raise RequestError(f"precision must be auto, {', '.join(PRECISIONS)}, got {name!r}")
+    if name == "int4" and device.type != "cpu":
+        raise RequestError(f"precision int4 is computed on the CPU only, not on {device}")
     return PRECISIONS[name]

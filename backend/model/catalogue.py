@@ -1,9 +1,9 @@
 """Known models and where their weights come from.
 
-Three sources, told apart by the name and never mixed: the bundled model (`bundled.py`), a local folder, the
-Hugging Face hub (`hub.py`). Whatever the source, the weights end up as safetensors in one folder and are read
-from there, so the same refusals hold for all: no code from a repository, no pickled weights, nothing that is
-not a complete causal language model.
+Three sources, told apart by the name and never mixed: the bundled model (`bundled.py`), a local folder or
+GGUF file (`gguf_file.py`), the Hugging Face hub (`hub.py`). But for GGUF files the weights end up as
+safetensors in one folder and are read from there, so the same refusals hold for all: no code from a
+repository, no pickled weights, nothing that is not a complete causal language model.
 
 Importing this module touches neither the network nor the disk.
 """
@@ -11,7 +11,6 @@ Importing this module touches neither the network nor the disk.
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,6 @@ from typing import Any, Literal
 
 import torch
 import transformers
-from tokenizers import pre_tokenizers
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -34,8 +32,9 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from backend.errors import ModelUnavailable
-from backend.model import bundled, hub
+from backend.model import bundled, gguf_file, hub
 from backend.model.files import first_line, refuse_unsafe_files
+from backend.model.packed import Packing, pack
 from backend.model.progress import ConsoleProgress, Progress
 
 Source = Literal["bundled", "folder", "hub"]
@@ -55,12 +54,16 @@ class Entry:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A causal language model in eval mode, ready to be called, with its tokenizer."""
+    """A causal language model in eval mode, ready to be called, with its tokenizer.
+
+    `packing` says what became of its linear layers where they were packed.
+    """
 
     name: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     source: Source = "bundled"
+    packing: Packing | None = None
 
 
 DEFAULT_NAME = bundled.NAME
@@ -122,13 +125,19 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
 
 
 def load(
-    name: str, *, device: torch.device, dtype: torch.dtype, progress: Progress | None = None
+    name: str,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    packed: bool = False,
+    progress: Progress | None = None,
 ) -> LoadedModel:
-    """Load a catalogue name, a local folder or a Hugging Face id "org/name".
+    """Load a catalogue name, a local folder, a GGUF file or a Hugging Face id "org/name".
 
     Args:
-        name: looked up in this order: `CATALOGUE`, an existing folder, the hub.
+        name: looked up in this order: `CATALOGUE`, an existing folder or GGUF file, the hub.
         dtype: of the weights in memory, applied while reading them.
+        packed: linear layers keep their weights in 4 bits (`packed.py`); on the CPU, in float32, only.
         progress: None prints to stderr.
 
     Raises:
@@ -136,25 +145,28 @@ def load(
     """
     report = progress or ConsoleProgress()
     with _quiet_transformers():
-        folder, source = _locate(name, report)
+        place, source = _locate(name, report)
         report(f"Loading {name}", 0.0)
-        model, tokenizer = _read_folder(name, folder, dtype)
+        model, tokenizer = (_read_folder if place.is_dir() else _read_gguf)(name, place, dtype)
         try:
             model.to(device)  # type: ignore[arg-type]  # the decorator around it hides self
         except RuntimeError as error:
             raise ModelUnavailable(f"{name} does not fit on {device}: {first_line(error)}") from error
         report(f"Loading {name}", 1.0)
-    return LoadedModel(name, model, tokenizer, source)
+        stored = gguf_file.stored_groups(place, model) if packed and place.is_file() else None
+        packing = pack(model, stored, report) if packed else None
+    return LoadedModel(name, model, tokenizer, source, packing)
 
 
 def _locate(name: str, report: Progress) -> tuple[Path, Source]:
-    """The folder that holds the model, fetched first if it must be."""
+    """The folder or GGUF file that holds the model, fetched first if it must be."""
     if name == bundled.NAME:
         return bundled.folder(_convert, report), "bundled"
     if name in CATALOGUE:
         return hub.folder(CATALOGUE[name].repo_id or name, report), "hub"
     path = os.path.expanduser(name)
-    if os.path.isdir(path):  # unlike Path.is_dir, false also for a name the system cannot hold
+    # Unlike Path.is_dir, false also for a name the system cannot hold.
+    if os.path.isdir(path) or (path.endswith(".gguf") and os.path.isfile(path)):
         return Path(path), "folder"
     if hub.HUB_ID.fullmatch(name):
         return hub.folder(name, report), "hub"
@@ -164,9 +176,10 @@ def _locate(name: str, report: Progress) -> tuple[Path, Source]:
 def _unknown_name(name: str) -> str:
     return (
         f"No model {name[:200]!r}. Tried: the catalogue ({', '.join(CATALOGUE)}): not listed; "
-        f"a folder {os.path.abspath(os.path.expanduser(name))!r}: there is none; "
+        f"a folder or GGUF file {os.path.abspath(os.path.expanduser(name))!r}: there is none; "
         "the Hugging Face hub: not asked, an id there has the form org/name. "
-        "Give a catalogue name, the path of a folder with a model, or an id such as Qwen/Qwen2.5-0.5B."
+        "Give a catalogue name, the path of a folder with a model or of a GGUF file, "
+        "or an id such as Qwen/Qwen2.5-0.5B."
     )
 
 
@@ -221,6 +234,21 @@ def _read_folder(
     return model.eval().requires_grad_(False), tokenizer
 
 
+def _read_gguf(name: str, path: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model and tokenizer of a GGUF file."""
+    try:
+        model, tokenizer = gguf_file.read(path, dtype)
+        _refuse_non_causal(name, model.config)
+    except ModelUnavailable:
+        raise
+    except Exception as error:
+        raise ModelUnavailable(
+            f"{name} could not be read: {type(error).__name__}: {first_line(error)}. "
+            "It must be a complete GGUF file of an architecture that transformers knows."
+        ) from error
+    return model.eval().requires_grad_(False), tokenizer
+
+
 def _refuse_non_causal(name: str, config: PretrainedConfig) -> None:
     if config.is_encoder_decoder:
         raise ModelUnavailable(
@@ -240,23 +268,10 @@ def _refuse_non_causal(name: str, config: PretrainedConfig) -> None:
 
 def _convert(gguf: Path, folder: Path) -> None:
     """Write a GGUF file's tokenizer and model to `folder`, its dequantized weights as float32 safetensors."""
-    place, file = str(gguf.parent), gguf.name
-    with contextlib.redirect_stderr(io.StringIO()):  # the bar of the GGUF reader has no switch
-        quantized = AutoModelForCausalLM.from_pretrained(place, gguf_file=file, dtype=torch.float32)
-    config = quantized.config
+    quantized, tokenizer = gguf_file.read(gguf, torch.float32)
     # A model read from GGUF refuses to be saved, so its weights move to a fresh one.
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_config(quantized.config, dtype=torch.float32)
     model.load_state_dict(quantized.state_dict())
     model.generation_config = quantized.generation_config
-    tokenizer = AutoTokenizer.from_pretrained(place, gguf_file=file)
-    # transformers ignores tokenizer.ggml.pre = "smollm": digits are split off before the GPT-2 pattern.
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
-        ]
-    )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
