@@ -24,8 +24,7 @@ tabs.addEventListener("keydown", (event) => {
 });
 part("[data-act=copy]").addEventListener("click", async () => {
   const said = part(".pg-codes-said");
-  try { await navigator.clipboard.writeText(part(".pg-codes-text").textContent); said.textContent = "Copied."; }
-  catch { said.textContent = "The browser does not allow copying here; select the text instead."; }
+  try { await navigator.clipboard.writeText(part(".pg-codes-text").textContent); said.textContent = "Copied."; } catch { said.textContent = "The browser does not allow copying here; select the text instead."; }
 });
 part("[data-act=read]").addEventListener("click", () => trigger("read_settings", { text: part("textarea").value }));
 

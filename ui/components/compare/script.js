@@ -22,8 +22,7 @@ function card(place) {
   text.addEventListener("keydown", (event) => {
     const token = event.target.closest(".pg-lane-token");
     const next = token && { ArrowRight: token.nextElementSibling, ArrowLeft: token.previousElementSibling }[event.key];
-    if (next) { token.tabIndex = -1; next.tabIndex = 0; next.focus(); event.preventDefault(); }
-    else if (token && (event.key === "Enter" || event.key === " ")) { token.click(); event.preventDefault(); }
+    if (next) { token.tabIndex = -1; next.tabIndex = 0; next.focus(); event.preventDefault(); } else if (token && (event.key === "Enter" || event.key === " ")) { token.click(); event.preventDefault(); }
   });
   return { node, badge: head.firstChild, summary: head.lastChild, text, why, count: 0, said: "" };
 }

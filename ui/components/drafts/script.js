@@ -131,8 +131,7 @@ list.addEventListener("click", (event) => {
 list.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || current === null) return;
   const moves = { ArrowLeft: current - 1, ArrowRight: current + 1, Home: 0, End: nodes.length - 1 };
-  if (event.key in moves) { setCurrent(moves[event.key], true); showTip(nodes[current]); select(current, 110); }
-  else if (event.key === "Enter" || event.key === " ") select(current, 0);
+  if (event.key in moves) { setCurrent(moves[event.key], true); showTip(nodes[current]); select(current, 110); } else if (event.key === "Enter" || event.key === " ") select(current, 0);
   else return;
   event.preventDefault();
 });

@@ -3,7 +3,6 @@ const { el, visible, fixed } = window.Playground;
 const root = element.querySelector(".pg-hyps");
 const slider = root.querySelector(".pg-slider"), output = root.querySelector("output"), body = root.querySelector("tbody");
 const SHORT = 14;
-const WORD = { finished: "ended", kept: "not ended", greedy: "greedy only", pruned: "greedy only" };
 let number = null, alpha = 1, own = true, all = false;   // own: ranked as the run did it
 
 const score = (entry, power) => entry.sum / entry.length ** power;

@@ -181,8 +181,7 @@ canvas.addEventListener("click", (event) => { const block = blockAt(event); if (
 canvas.addEventListener("keydown", (event) => {
   const count = props.value?.num_blocks ?? 0;
   const moves = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -layout.columns, ArrowDown: layout.columns };
-  if (event.key in moves) { focus = Math.max(0, Math.min(count - 1, focus + moves[event.key])); point(focus); showTip(focus); }
-  else if (event.key === "Enter" || event.key === " ") trigger("pin", { block: focus });
+  if (event.key in moves) { focus = Math.max(0, Math.min(count - 1, focus + moves[event.key])); point(focus); showTip(focus); } else if (event.key === "Enter" || event.key === " ") trigger("pin", { block: focus });
   else return;
   event.preventDefault();
 });

@@ -44,9 +44,9 @@ function draw() {
 }
 // All of it every time, so that the newest choice needs no earlier one.
 function choice() {
-  const numbers = Object.entries(turns).filter(([, node]) => node.tagName === "INPUT" && !Number.isNaN(node.valueAsNumber));
+  const numbers = Object.entries(turns).map(([name, node]) => [name, node.valueAsNumber]).filter(([, number]) => Number.isFinite(number));
   asked += 1;
-  return { asked, shape: turns.shape.value, precision: turns.precision.value, ...Object.fromEntries(numbers.map(([name, node]) => [name, node.valueAsNumber])) };
+  return { asked, shape: turns.shape.value, precision: turns.precision.value, ...Object.fromEntries(numbers) };
 }
 for (const node of Object.values(turns)) node.addEventListener(node.tagName === "SELECT" ? "change" : "input", () => trigger("turn", choice()));
 root.querySelector("details button").addEventListener("click", () => trigger("turn", { asked: (asked += 1), config: config.value }));

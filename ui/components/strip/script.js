@@ -14,8 +14,8 @@ const ENDS = {
 };
 const COUNTS = ["tokens", "tok/s", "bits a token"];
 let number = null;          // the text that is drawn
-let nodes = [];             // token elements of the output
-let rows = [];
+const nodes = [];             // token elements of the output
+const rows = [];
 let current = null;         // roving tabindex
 let pinned = null;
 let mode = "probability";

@@ -19,7 +19,7 @@ let fold = true;
 let pinned = null, current = null;
 let view = { x: 0, y: 0, k: 1 }, free = false;   // free: the reader has moved the picture
 let size = { width: 0, height: 0 };
-let shapes = new Map();      // segment key -> { g, edge, sign }
+const shapes = new Map();      // segment key -> { g, edge, sign }
 let tokens = new Map();      // node id -> the element that shows it
 let replay = null;
 
@@ -105,7 +105,8 @@ function layout(now, level) {
     let end = start, next = kids(end.children);
     const same = (a, b) => a.now === b.now && a.greedy === b.greedy && best.has(a.id) === best.has(b.id) && a.now !== "finished";
     while (fold && next.length === 1 && same(end, next[0])) { end = next[0]; run.push(end); next = kids(end.children); }
-    const segment = { start, from, next, leaf: !next.length, kind: end.now, greedy: start.greedy, best: best.has(start.id), folded: run.reduce((sum, node) => sum + hidden(node), 0) };
+    const folded = run.reduce((sum, node) => sum + hidden(node), 0);
+    const segment = { start, from, next, leaf: !next.length, kind: end.now, greedy: start.greedy, best: best.has(start.id), folded };
     segment.cells = cells(run, type, segment.best);
     segment.x = (from ? from.x + from.width : rootWidth) + GAP;
     segment.score = `${fixed(end.sum, 2)} │ ${fixed(end.score, 3)}`;
@@ -165,7 +166,8 @@ function cells(run, type, bold) {
   const one = (node) => { const text = glyphs(node.label); return { node, text, width: Math.max(5, width(text, bold ? type.bold : type.word)) }; };
   if (!fold || run.length <= FOLD) return run.map(one);
   const text = ` …${run.length - 2 * ENDS}… `;
-  return [...run.slice(0, ENDS).map(one), { node: run[run.length - ENDS - 1], text, width: width(text, type.word), between: run.length - 2 * ENDS }, ...run.slice(-ENDS).map(one)];
+  const between = { node: run[run.length - ENDS - 1], text, width: width(text, type.word), between: run.length - 2 * ENDS };
+  return [...run.slice(0, ENDS).map(one), between, ...run.slice(-ENDS).map(one)];
 }
 
 // ---- drawing -------------------------------------------------------------------------------------
@@ -457,12 +459,9 @@ svg.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const pans = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], ArrowDown: [0, -60] };
   if (event.shiftKey && event.key in pans) pan(...pans[event.key]);
-  else if (event.key in pans && current !== null) { const next = neighbour(event.key); if (next !== null) walk(next); }
-  else if (event.key === "Enter" || event.key === " ") { if (current !== null) pin(current); }
-  else if (event.key === "+" || event.key === "=") zoom(1.25);
+  else if (event.key in pans && current !== null) { const next = neighbour(event.key); if (next !== null) walk(next); } else if (event.key === "Enter" || event.key === " ") { if (current !== null) pin(current); } else if (event.key === "+" || event.key === "=") zoom(1.25);
   else if (event.key === "-") zoom(0.8);
-  else if (event.key === "0") { free = false; fit(); }
-  else return;
+  else if (event.key === "0") { free = false; fit(); } else return;
   event.preventDefault();
 });
 
