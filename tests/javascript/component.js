@@ -21,7 +21,7 @@ export function component(name, value, { spec = null, window = page() } = {}) {
   element.innerHTML = read(`${name}/template.html`);
   window.document.body.append(element);
   const props = { value }, watchers = [], sent = [];
-  const body = `"use strict"; watch = Playground.inOrder(props, watch);\n${read(`${name}/script.js`)}`;
+  const body = `"use strict";\n${read(`${name}/script.js`)}\nPlayground.begin(props, watch, draw);`;
   const run = new window.Function("element", "props", "watch", "trigger", "SPEC", body);
   run(element, props, (_, callback) => watchers.push(callback), (event, data) => sent.push([event, data]), spec);
   const send = (next) => {

@@ -9,7 +9,7 @@ const readonly = (names) => Object.fromEntries(names.map((name) => [name, "reado
 
 const correctness = {
   "no-undef": "error",
-  "no-unused-vars": "error",
+  "no-unused-vars": ["error", { varsIgnorePattern: "^draw$" }],
   "no-use-before-define": ["error", { functions: false, variables: false }],
   "no-redeclare": "error",
   "no-dupe-keys": "error",
@@ -28,9 +28,6 @@ const correctness = {
   "prefer-const": "error",
   "object-shorthand": "error",
   "prefer-arrow-callback": "error",
-  // Text from users and models only ever becomes text nodes.
-  "no-restricted-properties": ["error",
-    ...["innerHTML", "outerHTML", "insertAdjacentHTML", "write"].map((property) => ({ property }))],
 };
 
 const layout = stylistic.configs.customize({ quotes: "double", semi: true, arrowParens: true, braceStyle: "1tbs" });
@@ -60,6 +57,11 @@ export default [
   {
     files: ["ui/components/**/*.js"],
     languageOptions: { sourceType: "script", globals: readonly([...BROWSER, ...COMPONENT]) },
+    rules: {
+      // Text from users and models only ever becomes text nodes.
+      "no-restricted-properties": ["error",
+        ...["innerHTML", "outerHTML", "insertAdjacentHTML", "write"].map((property) => ({ property }))],
+    },
   },
   {
     files: ["ui/components/*/script.js"], // the body of a function

@@ -21,6 +21,18 @@ test("what cannot be seen gets a mark, the rest stays text", () => {
   assert.equal(shown("<img src=x>").querySelector("img"), null);
 });
 
+test("where a text is to be read, spaces are spaces", () => {
+  assert.equal(shown(" a\tb").querySelectorAll(".pg-mark").length, 2);
+  assert.equal(Playground.visible(" a\tb", false, true).querySelectorAll(".pg-mark").length, 1);
+});
+
+test("a component without a value is drawn only if it asks for it", () => {
+  const calls = [];
+  Playground.begin({ value: null }, () => {}, (value) => calls.push(value));
+  Playground.begin({ value: null }, () => {}, () => calls.push("none"));
+  assert.deepEqual(calls, ["none"]);
+});
+
 test("a label is read out as one line", () => {
   assert.deepEqual([" the", "\n", "\t", ""].map(Playground.spoken), ["␣the", "↵", "→", "empty"]);
 });
@@ -35,12 +47,12 @@ test("colours of the style sheet reach a figure as literals", () => {
 test("an older picture never replaces a newer one, the same one is drawn once", () => {
   const props = { value: { drawn: 5, text: "new" } }, drawn = [];
   let changed;
-  Playground.inOrder(props, (_, callback) => { changed = callback; })("value", () => drawn.push(props.value.text));
+  Playground.begin(props, (_, callback) => { changed = callback; }, (value) => drawn.push(value.text));
   for (const value of [{ drawn: 3, text: "old" }, { drawn: 6, text: "newer" }, { drawn: 7, text: "newer" }, { text: "free" }]) {
     props.value = value;
     changed();
   }
-  assert.deepEqual(drawn, ["newer", "free"]);
+  assert.deepEqual(drawn, ["new", "newer", "free"]);
   assert.equal(props.value.text, "free");
 });
 

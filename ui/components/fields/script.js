@@ -90,5 +90,3 @@ function draw() {
   note.hidden = !value.note;
   if (value.values !== values) props.value = { ...value, values };
 }
-watch("value", draw);
-draw();

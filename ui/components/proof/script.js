@@ -33,9 +33,7 @@ function row(item, total, top) {
   return line;
 }
 
-function draw() {
-  const value = props.value;
-  if (!value) return;
+function draw(value) {
   button.disabled = value.proving || !value.step;
   what.replaceChildren(...(value.step ? [`Draws round ${value.step.round + 1}, `, quoted(value.step.label), " again and again."] : []));
   note.textContent = value.proving ? "Drawing …" : value.note || (value.step && !value.done ? EXPLAIN : "");
@@ -55,5 +53,3 @@ function draw() {
     (certain ? "Only one token is possible here (temperature 0, or everything else was cut), so all draws agree; with some temperature the test has something to tell apart." : "A p-value under 0.001 speaks against the exact distribution.");
 }
 button.addEventListener("click", () => trigger("prove", {}));
-watch("value", draw);
-draw();

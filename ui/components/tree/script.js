@@ -1,6 +1,5 @@
 // The beam tree as SVG: one group per run of tokens, patched in place; the step slider replays the search.
-const { el, visible, spoken, percent, fixed, quoted } = window.Playground;
-const SVG = "http://www.w3.org/2000/svg";
+const { el, put, svg: svgNode, visible, spoken, percent, fixed, quoted, terms, showTip, radios } = window.Playground;
 const root = element.querySelector(".pg-tree");
 const part = (query) => root.querySelector(query);
 const svg = part(".pg-tree-svg"), pane = part(".pg-tree-pan"), edges = part(".pg-tree-edges"), layer = part(".pg-tree-nodes");
@@ -23,11 +22,7 @@ const shapes = new Map();      // segment key -> { g, edge, sign }
 let tokens = new Map();      // node id -> the element that shows it
 let replay = null;
 
-const make = (tag, className) => {
-  const node = document.createElementNS(SVG, tag);
-  if (className) node.setAttribute("class", className);
-  return node;
-};
+const make = (tag, className) => svgNode(tag, {}, className);
 // The label as one run of characters, marks for what cannot be seen.
 const glyphs = (label) => {
   const text = visible(label, false).textContent;
@@ -176,8 +171,6 @@ function classes(segment) {
   return `pg-${segment.kind}` + (segment.greedy ? " pg-by-greedy" : "") + (segment.best ? " pg-best" : "");
 }
 
-function setText(node, text) { if (node.textContent !== text) node.textContent = text; }
-
 function drawSegment(segment, y, rootWidth) {
   const key = segment.start.id;
   let shape = shapes.get(key);
@@ -220,10 +213,10 @@ function drawSegment(segment, y, rootWidth) {
     }
     at += cell.width;
   });
-  setText(shape.score, segment.score);
+  put(shape.score, segment.score);
   shape.score.setAttribute("x", 3);
   shape.score.setAttribute("y", 13);
-  setText(shape.sign, segment.flags);
+  put(shape.sign, segment.flags);
   shape.sign.setAttribute("x", at + 4);
   shape.sign.setAttribute("y", -4);
   shape.seen = true;
@@ -266,7 +259,7 @@ function drawTree() {
     shapes.delete(key);
   }
   if (plan.segments.length) {
-    setText(rootWord, plan.rootText);
+    put(rootWord, plan.rootText);
     rootWord.setAttribute("x", 2);
     rootWord.setAttribute("y", TOP - 4);
     rootEdge.setAttribute("d", `M 0 ${TOP} L ${plan.rootWidth} ${TOP}`);
@@ -284,21 +277,14 @@ function drawTree() {
 function drawControls(now, level, count) {
   slider.max = lastStep();
   slider.value = now;
-  slider.style.setProperty("--fill", `${lastStep() ? (now / lastStep()) * 100 : 0}%`);
+  Playground.fill(slider);
   part(".pg-tree-step").textContent = nodes.size ? `step ${now + 1} of ${lastStep() + 1}` : "";
   root.dataset.step = now;
-  root.querySelectorAll("[data-detail]").forEach((button) => {
-    button.setAttribute("aria-checked", String(button.dataset.detail === level));
-    button.tabIndex = button.dataset.detail === level ? 0 : -1;
-  });
+  markDetail(level);
   const legend = [["kept", "───", `kept: ${count.kept} alive`], ["finished", "──■", `finished: ${count.finished}`],
     ["lost", "╌╌✕", `pruned after some steps: ${count.lost}`], ["pruned", "┄┄✕", `never kept: ${count.pruned}`],
     ["greedy", "━━━", "greedy: always the likeliest token"], ["best", "━★", "best score"], ["scores", "−3.2 │ −0.8", "sum of log p │ score"]];
-  part(".pg-tree-legend").replaceChildren(...legend.map(([kind, sign, text]) => {
-    const item = el("span", "pg-key-" + kind);
-    item.append(el("i", "", sign), text);
-    return item;
-  }));
+  part(".pg-tree-legend").replaceChildren(...legend.map(([kind, sign, text]) => el("span", "pg-key-" + kind, el("i", "", sign), text)));
 }
 
 function path(id) {
@@ -374,27 +360,16 @@ window.addEventListener("pointerup", () => { dragged = Boolean(drag?.moved); dra
 
 // ---- looking, pinning, walking -------------------------------------------------------------------
 
-function showTip(target) {
+function tipOf(target) {
   const node = nodes.get(Number(target.dataset.id));
   if (!node) return;
-  const name = el("div", "pg-tip-name");
-  name.append(quoted(node.label), el("span", "pg-tip-id", `step ${node.step + 1} · id ${node.token}`));
-  const grid = el("dl");
-  for (const [key, text] of [["sum of log p", fixed(node.sum, 3)], ["score", fixed(node.score, 4)], ["state", WORD[node.now]]]) {
-    grid.append(el("dt", "", key), el("dd", "", text));
-  }
   const siblings = nodes.has(node.parent) ? nodes.get(node.parent).children : [...nodes.values()].filter((each) => !nodes.has(each.parent));
-  const list = el("ol", "pg-tip-list");
-  for (const each of siblings.slice().sort((a, b) => b.logp - a.logp).slice(0, 10)) {
-    const item = el("li", "pg-is-" + (each.now || each.status) + (each.id === node.id ? " pg-this" : ""));
-    item.append(quoted(each.label), el("span", "pg-tip-p", percent(Math.exp(each.logp))), el("span", "pg-tip-was", WORD[each.now || each.status]));
-    list.append(item);
-  }
-  tip.replaceChildren(name, grid, el("div", "pg-tip-note", "Looked at after the same text:"), list);
-  tip.hidden = false;
-  const frame = box.getBoundingClientRect(), at = target.getBoundingClientRect();
-  tip.style.left = Math.max(4, Math.min(at.left - frame.left, frame.width - tip.offsetWidth - 4)) + "px";
-  tip.style.top = at.bottom - frame.top + 8 + "px";
+  const list = siblings.slice().sort((a, b) => b.logp - a.logp).slice(0, 10).map((each) =>
+    el("li", "pg-is-" + (each.now || each.status) + (each.id === node.id ? " pg-this" : ""), quoted(each.label),
+      el("span", "pg-tip-p", percent(Math.exp(each.logp))), el("span", "pg-tip-was", WORD[each.now || each.status])));
+  showTip(tip, box, target, node.label, `step ${node.step + 1} · id ${node.token}`,
+    terms([["sum of log p", fixed(node.sum, 3)], ["score", fixed(node.score, 4)], ["state", WORD[node.now]]]),
+    el("div", "pg-tip-note", "Looked at after the same text:"), el("ol", "pg-tip-list", ...list));
 }
 
 function focusable() {
@@ -412,7 +387,7 @@ function walk(id) {
   const dx = at.left < frame.left + 10 ? frame.left + 10 - at.left : Math.min(0, frame.right - 10 - at.right);
   const dy = at.top < frame.top + 4 ? frame.top + 4 - at.top : Math.min(0, frame.bottom - 10 - at.bottom);
   if (dx || dy) pan(dx, dy);
-  showTip(node);
+  tipOf(node);
 }
 
 function pin(id) {
@@ -445,7 +420,7 @@ function neighbour(key) {
   return found;
 }
 
-layer.addEventListener("mouseover", (event) => { const node = event.target.closest("[data-id]"); if (node && !drag?.moved) showTip(node); });
+layer.addEventListener("mouseover", (event) => { const node = event.target.closest("[data-id]"); if (node && !drag?.moved) tipOf(node); });
 layer.addEventListener("mouseleave", () => { tip.hidden = true; });
 layer.addEventListener("focusout", () => { tip.hidden = true; });
 layer.addEventListener("click", (event) => {
@@ -486,37 +461,19 @@ const ACTIONS = {
   },
 };
 for (const [name, act] of Object.entries(ACTIONS)) part(`[data-do=${name}]`).addEventListener("click", act);
-root.querySelectorAll("[data-detail]").forEach((button) => button.addEventListener("click", () => { detail = button.dataset.detail; drawTree(); }));
-part(".pg-segment").addEventListener("keydown", (event) => {
-  if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
-  const all = [...root.querySelectorAll("[data-detail]")];
-  const at = all.findIndex((button) => button.getAttribute("aria-checked") === "true");
-  const next = all[(at + (event.key === "ArrowRight" ? 1 : all.length - 1)) % all.length];
-  next.click();
-  next.focus();
-  event.preventDefault();
-});
+const markDetail = radios(part(".pg-segment"), "detail", (level) => { detail = level; drawTree(); });
 part("[data-option=fold]").addEventListener("change", (event) => { fold = event.target.checked; drawTree(); });
 document.addEventListener("pg-pick-beam", (event) => { if (nodes.has(event.detail)) { pinned = null; pin(event.detail); drawTree(); } });
 
-function draw() {
-  const value = props.value;
-  if (!value) return;
+function draw(value) {
   if (value.number !== number) {
     number = value.number;
     chosenStep = pinned = current = null;
     free = false;
     endReplay();
   }
-  root.classList.toggle("pg-running", value.running);
-  root.dataset.number = value.number;
-  part(".pg-notice").hidden = !value.notice;
-  part(".pg-notice").textContent = value.notice;
-  part(".pg-phase").textContent = value.running ? value.phase || "starting" : "";
-  part(".pg-facts").replaceChildren(...Playground.facts(value.status));
+  Playground.say(root, value);
   read(value);
   if (box.clientWidth) drawTree(); // hidden tab: drawn when it is shown
 }
-watch("value", draw);
-draw();
 new ResizeObserver(() => { if (box.clientWidth && props.value) { if (!rootWord.parentNode) drawTree(); else if (!free) fit(); } }).observe(box);
