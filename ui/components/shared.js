@@ -28,9 +28,13 @@ window.Playground = (() => {
     slider.style.setProperty("--fill", `${share * 100}%`);
   }
 
-  function svg(tag, attributes, className, text) {
-    const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  function set(node, attributes) {
     for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    return node;
+  }
+
+  function svg(tag, attributes = {}, className, text) {
+    const node = set(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes);
     if (className) node.setAttribute("class", className);
     if (text !== undefined) node.textContent = text;
     return node;
@@ -106,10 +110,7 @@ window.Playground = (() => {
   // choose; the function returned marks the one chosen.
   function radios(group, name, choose, titles = {}) {
     for (const [choice, title] of Object.entries(titles)) {
-      const button = el("button", "", title);
-      button.setAttribute("role", "radio");
-      button.dataset[name] = choice;
-      group.append(button);
+      group.append(set(el("button", "", title), { role: "radio", ["data-" + name]: choice }));
     }
     const buttons = [...group.querySelectorAll("[role=radio]")];
     buttons.forEach((button) => button.addEventListener("click", () => choose(button.dataset[name])));
@@ -123,8 +124,8 @@ window.Playground = (() => {
       event.preventDefault();
     });
     return (chosen) => buttons.forEach((button) => {
-      button.setAttribute("aria-checked", String(button.dataset[name] === chosen));
-      button.tabIndex = button.dataset[name] === chosen ? 0 : -1;
+      const on = button.dataset[name] === chosen;
+      set(button, { "aria-checked": on, tabindex: on ? 0 : -1 });
     });
   }
 
@@ -234,6 +235,6 @@ window.Playground = (() => {
   });
 
   return {
-    el, put, fill, svg, prompt, terms, showTip, radios, visible, spoken, percent, fixed, quoted, resolve, facts, begin, plot, redraw, say,
+    el, put, fill, set, svg, prompt, terms, showTip, radios, visible, spoken, percent, fixed, quoted, resolve, facts, begin, plot, redraw, say,
   };
 })();

@@ -1,5 +1,5 @@
 // The text of a speculative run: every piece is a token of the text or a rejected draft; a click opens its round.
-const { el, visible, spoken, percent, fixed, prompt, terms, showTip } = window.Playground;
+const { el, set, visible, spoken, percent, fixed, prompt, terms, showTip } = window.Playground;
 const root = element.querySelector(".pg-drafts");
 const list = root.querySelector(".pg-drafts-text"), tip = root.querySelector(".pg-tip");
 const WORDS = { accepted: "accepted draft", rejected: "rejected draft", recovered: "recovered", bonus: "bonus", target: "no draft" };
@@ -10,12 +10,8 @@ const same = (a, b) => a.id === b.id && a.kind === b.kind && a.round === b.round
 
 function piece(item, index, starts) {
   const node = el("span", `pg-piece pg-kind-${item.kind}` + (item.special ? " pg-special" : ""));
-  node.setAttribute("role", "option");
-  node.setAttribute("aria-selected", "false");
-  node.setAttribute("aria-label", `${spoken(item.label)}, ${WORDS[item.kind]}, round ${item.round + 1}`);
-  node.tabIndex = -1;
-  node.dataset.index = index;
-  node.dataset.kind = item.kind;
+  const label = `${spoken(item.label)}, ${WORDS[item.kind]}, round ${item.round + 1}`;
+  set(node, { role: "option", "aria-selected": false, "aria-label": label, tabindex: -1, "data-index": index, "data-kind": item.kind });
   node.append(visible(item.label, item.kind !== "rejected"));
   node.classList.toggle("pg-whole", item.label.length < 24 && !item.label.includes("\n"));
   const out = document.createDocumentFragment();

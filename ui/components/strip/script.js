@@ -1,5 +1,5 @@
 // The token strip: focusable tokens. New rows are added in place to those drawn; focus and scroll stay.
-const { el, visible, spoken, percent, fixed, prompt, terms, showTip, radios } = window.Playground;
+const { el, set, visible, spoken, percent, fixed, prompt, terms, showTip, radios } = window.Playground;
 const root = element.querySelector(".pg-strip");
 const list = root.querySelector(".pg-tokens");
 const tip = root.querySelector(".pg-tip");
@@ -39,12 +39,8 @@ function paint(node, row) {
 
 function token(row, index) {
   const node = el("span", "pg-token" + (row[6] ? " pg-forced" : "") + (row[7] ? " pg-special" : ""));
-  node.setAttribute("role", "option");
-  node.setAttribute("aria-selected", "false");
-  node.setAttribute("aria-label",
-    `${spoken(row[1])}, ${percent(row[2])}, rank ${row[4]}, ${fixed(row[3], 1)} bits` + (row[6] ? ", given" : ""));
-  node.tabIndex = -1;
-  node.dataset.index = index;
+  const label = `${spoken(row[1])}, ${percent(row[2])}, rank ${row[4]}, ${fixed(row[3], 1)} bits` + (row[6] ? ", given" : "");
+  set(node, { role: "option", "aria-selected": false, "aria-label": label, tabindex: -1, "data-index": index });
   node.append(visible(row[1], true));
   paint(node, row);
   return node;
@@ -115,15 +111,12 @@ function setCurrent(index, focus) {
 }
 
 function setPinned(index) {
-  if (pinned !== null && nodes[pinned]) {
-    nodes[pinned].classList.remove("pg-selected");
-    nodes[pinned].setAttribute("aria-selected", "false");
+  for (const [at, chosen] of [[pinned, false], [index, true]]) {
+    if (!nodes[at]) continue;
+    nodes[at].classList.toggle("pg-selected", chosen);
+    set(nodes[at], { "aria-selected": chosen });
   }
   pinned = index;
-  if (pinned !== null && nodes[pinned]) {
-    nodes[pinned].classList.add("pg-selected");
-    nodes[pinned].setAttribute("aria-selected", "true");
-  }
 }
 
 function draw(value) {

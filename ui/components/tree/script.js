@@ -1,8 +1,8 @@
 // The beam tree as SVG: one group per run of tokens, patched in place; the step slider replays the search.
-const { el, put, svg: svgNode, visible, spoken, percent, fixed, quoted, terms, showTip, radios } = window.Playground;
+const { el, put, set, svg, visible, spoken, percent, fixed, quoted, terms, showTip, radios } = window.Playground;
 const root = element.querySelector(".pg-tree");
 const part = (query) => root.querySelector(query);
-const svg = part(".pg-tree-svg"), pane = part(".pg-tree-pan"), edges = part(".pg-tree-edges"), layer = part(".pg-tree-nodes");
+const canvas = part(".pg-tree-svg"), pane = part(".pg-tree-pan"), edges = part(".pg-tree-edges"), layer = part(".pg-tree-nodes");
 const box = part(".pg-tree-box"), tip = part(".pg-tip"), slider = part("[data-part=step]");
 const TOP = 26, READABLE = 0.85, ROW = 36, GAP = 30, PAD = 12, FOLD = 7, ENDS = 3;
 const SIGN = { kept: "", finished: "■", pruned: "✕", lost: "✕", greedy: "" };
@@ -22,7 +22,6 @@ const shapes = new Map();      // segment key -> { g, edge, sign }
 let tokens = new Map();      // node id -> the element that shows it
 let replay = null;
 
-const make = (tag, className) => svgNode(tag, {}, className);
 // The label as one run of characters, marks for what cannot be seen.
 const glyphs = (label) => {
   const text = visible(label, false).textContent;
@@ -175,7 +174,8 @@ function drawSegment(segment, y, rootWidth) {
   const key = segment.start.id;
   let shape = shapes.get(key);
   if (!shape) {
-    shape = { g: make("g"), under: make("path"), edge: make("path"), score: make("text", "pg-node-score"), sign: make("text", "pg-node-sign"), words: make("g") };
+    shape = { g: svg("g"), under: svg("path", {}, "pg-under"), edge: svg("path"), words: svg("g"),
+      score: svg("text", { x: 3, y: 13 }, "pg-node-score"), sign: svg("text", { y: -4 }, "pg-node-sign") };
     shape.g.append(shape.words, shape.score, shape.sign);
     edges.append(shape.under, shape.edge);
     layer.append(shape.g);
@@ -187,12 +187,9 @@ function drawSegment(segment, y, rootWidth) {
   const bend = y0 === top ? `L ${x} ${top}` : `C ${x0 + GAP * 0.45} ${y0} ${x0 + GAP * 0.05} ${top} ${x} ${top}`;
   const path = `M ${x0} ${y0} ${bend} L ${end} ${top}`;
   const names = classes(segment);
-  shape.edge.setAttribute("d", path);
-  shape.edge.setAttribute("class", "pg-edge " + names);
-  shape.under.setAttribute("d", segment.greedy ? path : "");
-  shape.under.setAttribute("class", "pg-under");
-  shape.g.setAttribute("class", "pg-seg " + names);
-  shape.g.setAttribute("transform", `translate(${x} ${top})`);
+  set(shape.edge, { d: path, class: "pg-edge " + names });
+  set(shape.under, { d: segment.greedy ? path : "" });
+  set(shape.g, { class: "pg-seg " + names, transform: `translate(${x} ${top})` });
   const sign = segment.cells.map((cell) => cell.node.id + ":" + cell.text).join("|");
   if (shape.key !== sign) {
     shape.key = sign;
@@ -205,42 +202,31 @@ function drawSegment(segment, y, rootWidth) {
     node.firstChild.setAttribute("width", cell.width);
     if (!cell.between) {
       tokens.set(cell.node.id, node);
-      node.setAttribute("aria-label", `${spoken(cell.node.label)}, ${WORD[cell.node.now]}, ${percent(Math.exp(cell.node.logp))}, ` +
-        `sum ${fixed(cell.node.sum, 2)}, score ${fixed(cell.node.score, 3)}` + (cell.node.greedy ? ", greedy" : ""));
-      node.setAttribute("aria-level", cell.node.step + 1);
-      node.setAttribute("class", "pg-word" + (cell.node.id === pinned ? " pg-selected" : ""));
-      node.setAttribute("aria-selected", String(cell.node.id === pinned));
+      const label = `${spoken(cell.node.label)}, ${WORD[cell.node.now]}, ${percent(Math.exp(cell.node.logp))}, ` +
+        `sum ${fixed(cell.node.sum, 2)}, score ${fixed(cell.node.score, 3)}` + (cell.node.greedy ? ", greedy" : "");
+      set(node, { "aria-label": label, "aria-level": cell.node.step + 1 });
+      markPinned(node, cell.node.id);
     }
     at += cell.width;
   });
   put(shape.score, segment.score);
-  shape.score.setAttribute("x", 3);
-  shape.score.setAttribute("y", 13);
   put(shape.sign, segment.flags);
-  shape.sign.setAttribute("x", at + 4);
-  shape.sign.setAttribute("y", -4);
+  set(shape.sign, { x: at + 4 });
   shape.seen = true;
 }
 
 function word(cell) {
-  const node = make("g", "pg-word");
-  const back = make("rect");
-  back.setAttribute("y", -18); back.setAttribute("height", 18); back.setAttribute("rx", 2);
-  const text = make("text");
-  text.setAttribute("y", -4);
-  text.textContent = cell.text;
-  node.append(back, text);
-  if (cell.between) node.setAttribute("class", "pg-between");
-  else {
-    node.dataset.id = cell.node.id;
-    node.setAttribute("role", "treeitem");
-    node.setAttribute("tabindex", "-1");
-  }
-  return node;
+  const node = svg("g", {}, cell.between ? "pg-between" : "pg-word");
+  node.append(svg("rect", { y: -18, height: 18, rx: 2 }), svg("text", { y: -4 }, "", cell.text));
+  return cell.between ? node : set(node, { "data-id": cell.node.id, role: "treeitem", tabindex: -1 });
 }
 
-const rootWord = make("text", "pg-root-word");
-const rootEdge = make("path", "pg-edge pg-kept");
+function markPinned(node, id) {
+  set(node, { class: "pg-word" + (id === pinned ? " pg-selected" : ""), "aria-selected": id === pinned });
+}
+
+const rootWord = svg("text", { x: 2, y: TOP - 4 }, "pg-root-word");
+const rootEdge = svg("path", {}, "pg-edge pg-kept");
 
 function drawTree() {
   const now = step();
@@ -250,9 +236,7 @@ function drawTree() {
   const y = (segment) => TOP + segment.row * ROW;
   for (const shape of shapes.values()) shape.seen = false;
   tokens = new Map();
-  for (const segment of plan.segments) {
-    drawSegment(segment, y, plan.rootWidth);
-  }
+  for (const segment of plan.segments) drawSegment(segment, y, plan.rootWidth);
   for (const [key, shape] of shapes) {
     if (shape.seen) continue;
     shape.g.remove(); shape.edge.remove(); shape.under.remove();
@@ -260,8 +244,6 @@ function drawTree() {
   }
   if (plan.segments.length) {
     put(rootWord, plan.rootText);
-    rootWord.setAttribute("x", 2);
-    rootWord.setAttribute("y", TOP - 4);
     rootEdge.setAttribute("d", `M 0 ${TOP} L ${plan.rootWidth} ${TOP}`);
     if (!rootWord.parentNode) { layer.append(rootWord); edges.append(rootEdge); }
   } else { rootWord.remove(); rootEdge.remove(); }
@@ -336,27 +318,27 @@ function zoom(factor, x = box.clientWidth / 2, y = box.clientHeight / 2) {
   place();
 }
 function pan(dx, dy) { view = { ...view, x: view.x + dx, y: view.y + dy }; free = true; place(); }
-svg.addEventListener("wheel", (event) => {
+canvas.addEventListener("wheel", (event) => {
   // A plain wheel scrolls the page until the reader has put the focus into the tree.
-  if (!(event.ctrlKey || event.metaKey || svg.contains(document.activeElement))) return;
+  if (!(event.ctrlKey || event.metaKey || canvas.contains(document.activeElement))) return;
   event.preventDefault();
-  const frame = svg.getBoundingClientRect();
+  const frame = canvas.getBoundingClientRect();
   if (event.shiftKey) pan(-event.deltaY, 0);
   else zoom(Math.exp(-event.deltaY * 0.0015), event.clientX - frame.left, event.clientY - frame.top);
 }, { passive: false });
 let drag = null;
-svg.addEventListener("pointerdown", (event) => { if (event.button === 0) drag = { x: event.clientX, y: event.clientY, moved: false }; });
+canvas.addEventListener("pointerdown", (event) => { if (event.button === 0) drag = { x: event.clientX, y: event.clientY, moved: false }; });
 window.addEventListener("pointermove", (event) => {
   if (!drag) return;
   const dx = event.clientX - drag.x, dy = event.clientY - drag.y;
   if (!drag.moved && Math.hypot(dx, dy) < 4) return;
   drag = { x: event.clientX, y: event.clientY, moved: true };
   tip.hidden = true;
-  svg.classList.add("pg-dragging");
+  canvas.classList.add("pg-dragging");
   pan(dx, dy);
 });
 let dragged = false;
-window.addEventListener("pointerup", () => { dragged = Boolean(drag?.moved); drag = null; svg.classList.remove("pg-dragging"); });
+window.addEventListener("pointerup", () => { dragged = Boolean(drag?.moved); drag = null; canvas.classList.remove("pg-dragging"); });
 
 // ---- looking, pinning, walking -------------------------------------------------------------------
 
@@ -392,10 +374,7 @@ function walk(id) {
 
 function pin(id) {
   pinned = pinned === id ? null : id;
-  for (const [each, node] of tokens) {
-    node.setAttribute("class", "pg-word" + (each === pinned ? " pg-selected" : ""));
-    node.setAttribute("aria-selected", String(each === pinned));
-  }
+  for (const [each, node] of tokens) markPinned(node, each);
   drawText();
 }
 
@@ -430,7 +409,7 @@ layer.addEventListener("click", (event) => {
   focusable();
   pin(current);
 });
-svg.addEventListener("keydown", (event) => {
+canvas.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const pans = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], ArrowDown: [0, -60] };
   if (event.shiftKey && event.key in pans) pan(...pans[event.key]);
