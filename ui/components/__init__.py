@@ -13,6 +13,7 @@ from typing import Any
 import gradio as gr
 
 FOLDER = Path(__file__).parent
+BEGIN = 'if (typeof draw === "function") Playground.begin(props, watch, draw);'
 NAMES = (
     "header",
     "knobs",
@@ -49,7 +50,7 @@ NAMES = (
 
 
 def build(name: str, value: Any, elem_id: str, spec: Any = None) -> gr.HTML:
-    """The component of that name; its script reads `spec`, which never changes, as SPEC.
+    """The component of that name; its script reads `spec`, which never changes, as SPEC and defines `draw`.
 
     It is part of the script and no property, since gradio 6.31 replaces a gr.HTML's properties with every
     update that is skipped (postprocess_update_dict).
@@ -59,7 +60,7 @@ def build(name: str, value: Any, elem_id: str, spec: Any = None) -> gr.HTML:
     return gr.HTML(
         value=value,
         html_template=(folder / "template.html").read_text(encoding="utf-8"),
-        js_on_load=f"const SPEC = {json.dumps(spec)};\nwatch = Playground.inOrder(props, watch);\n{script}",
+        js_on_load=f"const SPEC = {json.dumps(spec)};\n{script}\n{BEGIN}",
         apply_default_css=False,
         elem_id=elem_id,
         elem_classes=["pg-component"],

@@ -3,10 +3,11 @@ window.Playground = (() => {
   const STOP_MS = 6000;
   const MARKS = { " ": "·", "\n": "↵", "\t": "→", "\r": "␍", "\u00a0": "⍽" };
 
-  function el(tag, className, text) {
+  function el(tag, className, ...children) {
     const node = document.createElement(tag);
     if (className) node.className = className;
-    if (text !== undefined) node.textContent = text;
+    if (tag === "button") node.type = "button";
+    node.append(...children.filter((child) => child !== undefined && child !== null));
     return node;
   }
 
@@ -16,13 +17,37 @@ window.Playground = (() => {
       (code >= 0x202a && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069) || code === 0xad;
   }
 
-  // The label as nodes: plain runs as text, whitespace and unprintable characters as visible marks.
-  function visible(label, breakLines) {
+  // Text that is the same already is left alone, selection and all.
+  function put(node, text) {
+    if (node.textContent !== text) node.textContent = text;
+  }
+
+  // The track of a slider, filled up to its thumb.
+  function fill(slider) {
+    const share = (slider.value - slider.min) / (slider.max - slider.min || 1);
+    slider.style.setProperty("--fill", `${share * 100}%`);
+  }
+
+  function set(node, attributes) {
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    return node;
+  }
+
+  function svg(tag, attributes = {}, className, text) {
+    const node = set(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes);
+    if (className) node.setAttribute("class", className);
+    if (text !== undefined) node.textContent = text;
+    return node;
+  }
+
+  // The label as nodes: plain runs as text, whitespace and unprintable characters as visible marks; spaces
+  // without one where a text is to be read.
+  function visible(label, breakLines, spaces) {
     const out = document.createDocumentFragment();
     let run = "";
     const flush = () => { if (run) out.append(run); run = ""; };
     for (const char of label) {
-      if (MARKS[char]) {
+      if (MARKS[char] && !(spaces && char === " ")) {
         flush();
         // A space stays a space, so that lines can break there; its mark is drawn over it.
         out.append(char === " " ? el("span", "pg-mark pg-space", " ") : el("span", "pg-mark", MARKS[char]));
@@ -61,6 +86,49 @@ window.Playground = (() => {
     return node;
   }
 
+  // The tokens of a prompt, those before them only counted.
+  function prompt(entries, hidden) {
+    const nodes = entries.map(([label, special]) => el("span", "pg-prompt" + (special ? " pg-special" : ""), visible(label, true)));
+    return hidden ? [el("span", "pg-hidden", `${hidden} earlier tokens`), ...nodes] : nodes;
+  }
+
+  // [name, text] pairs as a list of terms.
+  function terms(pairs) {
+    return el("dl", "", ...pairs.flatMap(([name, text]) => [el("dt", "", name), el("dd", "", text)]));
+  }
+
+  // What a token's tip says, put below it and inside the frame.
+  function showTip(tip, frame, target, label, id, ...rest) {
+    tip.replaceChildren(el("div", "pg-tip-name", quoted(label), el("span", "pg-tip-id", id)), ...rest);
+    tip.hidden = false;
+    const box = frame.getBoundingClientRect(), at = target.getClientRects()[0];
+    tip.style.left = Math.max(4, Math.min(at.left - box.left, box.width - tip.offsetWidth - 4)) + "px";
+    tip.style.top = at.bottom - box.top + 6 + "px";
+  }
+
+  // A group of radio buttons, each with its choice as `data-NAME`; `titles` adds buttons. Clicks and arrow keys
+  // choose; the function returned marks the one chosen.
+  function radios(group, name, choose, titles = {}) {
+    for (const [choice, title] of Object.entries(titles)) {
+      group.append(set(el("button", "", title), { role: "radio", ["data-" + name]: choice }));
+    }
+    const buttons = [...group.querySelectorAll("[role=radio]")];
+    buttons.forEach((button) => button.addEventListener("click", () => choose(button.dataset[name])));
+    group.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!step) return;
+      const at = buttons.findIndex((button) => button.getAttribute("aria-checked") === "true");
+      const next = buttons[(at + step + buttons.length) % buttons.length];
+      choose(next.dataset[name]);
+      next.focus();
+      event.preventDefault();
+    });
+    return (chosen) => buttons.forEach((button) => {
+      const on = button.dataset[name] === chosen;
+      set(button, { "aria-checked": on, tabindex: on ? 0 : -1 });
+    });
+  }
+
   // Wait for a script that loads beside the page.
   function when(test, then) {
     if (test()) then(); else setTimeout(() => when(test, then), 60);
@@ -89,12 +157,13 @@ window.Playground = (() => {
     });
   }
 
-  // A component's `watch` that keeps the newest picture and draws it once: see ui/order.py. Values without a
-  // number always pass.
-  function inOrder(props, watch) {
+  // Draws each value of a component once, never an older one after a newer: see ui/order.py. Values without a
+  // number always pass. A `draw` that takes no parameter is also called while there is no value.
+  function begin(props, watch, draw) {
     const content = (value) => (value?.drawn === undefined ? null : JSON.stringify({ ...value, drawn: 0 }));
+    const show = () => { if (props.value || !draw.length) draw(props.value); };
     let newest = props.value, shown = content(newest);
-    return (names, callback) => watch(names, () => {
+    watch("value", () => {
       if (props.value?.drawn < newest?.drawn) {
         props.value = newest;
         return;
@@ -103,8 +172,43 @@ window.Playground = (() => {
       const now = content(newest);
       if (now !== null && now === shown) return;
       shown = now;
-      callback();
+      show();
     });
+    show();
+  }
+
+  // The figure in its box; false while plotly loads or the tab is hidden, where it is drawn later.
+  function plot(box, figure) {
+    if (!window.Plotly || !box.offsetParent) return false;
+    const drawn = resolve(figure, getComputedStyle(document.body));
+    window.Plotly.react(box, drawn.data, drawn.layout, { displayModeBar: false, responsive: true });
+    return true;
+  }
+
+  // Draws anew once plotly is there, and whenever the theme or the size changes.
+  function redraw(root, props, draw) {
+    const again = () => { if (props.value) draw(props.value); };
+    when(() => window.Plotly, again);
+    new MutationObserver(again).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+    new ResizeObserver(again).observe(root);
+  }
+
+  // What a panel says of its run: that it goes on, what it does, its facts, and what the reader must know.
+  function say(root, value, counts) {
+    const part = (name) => root.querySelector(".pg-" + name);
+    root.classList.toggle("pg-running", Boolean(value.running));
+    root.dataset.number = value.number;
+    const phase = part("phase"), bar = part("bar"), notice = part("notice");
+    if (phase) phase.textContent = value.running ? value.phase || "starting" : "";
+    if (value.status) part("facts").replaceChildren(...facts(value.status, counts));
+    if (bar) {
+      bar.hidden = value.progress === null || !value.running;
+      bar.firstElementChild.style.width = `${(value.progress ?? 0) * 100}%`;
+    }
+    if (notice) {
+      notice.hidden = !value.notice;
+      put(notice, value.notice);
+    }
   }
 
   // Ctrl or Cmd with Enter runs, Escape stops, wherever the focus is.
@@ -130,5 +234,7 @@ window.Playground = (() => {
     when(() => stop.disabled || !stop.isConnected || Date.now() > late, () => stop.removeAttribute("aria-busy"));
   });
 
-  return { el, visible, spoken, percent, fixed, quoted, when, resolve, inOrder, facts };
+  return {
+    el, put, fill, set, svg, prompt, terms, showTip, radios, visible, spoken, percent, fixed, quoted, resolve, facts, begin, plot, redraw, say,
+  };
 })();

@@ -1,11 +1,9 @@
 // Around the grid: the log, the block tables, what one block holds, and the tokens of one request.
-const { el, visible, fixed } = window.Playground;
+const { el, put, visible, fixed } = window.Playground;
 const root = element.querySelector(".pg-blocks");
 const part = (query) => root.querySelector(query);
 const log = part(".pg-blocks-log"), tables = part(".pg-blocks-tables"), detail = part(".pg-blocks-one"), tokens = part(".pg-blocks-tokens");
 let logKey = "", tableKey = "", blockKey = "";
-
-function put(node, text) { if (node.textContent !== text) node.textContent = text; }
 
 function drawLog(value) {
   const key = value.number + ":" + (value.log.length ? value.log[value.log.length - 1][0] + ":" + value.log.length : "");
@@ -29,7 +27,7 @@ function drawTables(value) {
     row.style.setProperty("--own", owner >= 0 ? `var(--pg-own-${owner % 8})` : "var(--pg-muted)");
     list.append(...blocks.map((block, index) => {
       const chip = el("button", "pg-blocks-chip" + (value.refs[block] > 1 ? " pg-shared" : ""), String(block));
-      chip.type = "button"; chip.dataset.block = block; chip.tabIndex = -1;
+      chip.dataset.block = block; chip.tabIndex = -1;
       chip.title = `logical ${index} is physical ${block}${value.refs[block] > 1 ? `, ${value.refs[block]} owners` : ""}`;
       return chip;
     }));
@@ -96,5 +94,3 @@ for (const list of [tables, tokens]) {
   list.addEventListener("mouseleave", () => point(null));
   list.addEventListener("click", (event) => { const node = event.target.closest("[data-block]"); if (node && Number(node.dataset.block) >= 0) trigger("pin", { block: Number(node.dataset.block) }); });
 }
-watch("value", draw);
-draw();

@@ -1,5 +1,5 @@
 // Lanes under each other: what they share is dim, the first token that differs from lane A is boxed. Patched in place.
-const { el, visible, percent, quoted, when, resolve } = window.Playground;
+const { el, visible, percent, quoted } = window.Playground;
 const root = element.querySelector(".pg-compare");
 const part = (query) => root.querySelector(query);
 const list = part(".pg-compare-lanes");
@@ -22,8 +22,7 @@ function card(place) {
   text.addEventListener("keydown", (event) => {
     const token = event.target.closest(".pg-lane-token");
     const next = token && { ArrowRight: token.nextElementSibling, ArrowLeft: token.previousElementSibling }[event.key];
-    if (next) { token.tabIndex = -1; next.tabIndex = 0; next.focus(); event.preventDefault(); }
-    else if (token && (event.key === "Enter" || event.key === " ")) { token.click(); event.preventDefault(); }
+    if (next) { token.tabIndex = -1; next.tabIndex = 0; next.focus(); event.preventDefault(); } else if (token && (event.key === "Enter" || event.key === " ")) { token.click(); event.preventDefault(); }
   });
   return { node, badge: head.firstChild, summary: head.lastChild, text, why, count: 0, said: "" };
 }
@@ -35,9 +34,7 @@ function drawLane(shape, lane) {
   shape.node.dataset.lane = lane.name;
   if (shape.count > lane.tokens.length) { shape.text.replaceChildren(); shape.count = 0; }
   lane.tokens.slice(shape.count).forEach(([label, p, rank, special], i) => {
-    const token = el("span", "pg-lane-token" + (special ? " pg-special" : ""));
-    token.append(special ? label : visible(label, false));
-    for (const mark of token.querySelectorAll(".pg-space")) mark.replaceWith(" "); // read as text here
+    const token = el("span", "pg-lane-token" + (special ? " pg-special" : ""), special ? label : visible(label, false, true));
     token.dataset.index = shape.count + i;
     token.tabIndex = shape.count + i === 0 ? 0 : -1;
     token.setAttribute("role", lane.human ? "text" : "button");
@@ -60,8 +57,7 @@ function drawTable(value) {
   const now = JSON.stringify(value.lanes.map((lane) => [lane.name, lane.row]));
   if (now === table) return;
   table = now;
-  const head = el("tr");
-  head.append(el("th", "", ""), ...value.columns.map(([name, about]) => { const cell = el("th", "", name); cell.title = about; return cell; }));
+  const head = el("tr", "", el("th", "", ""), ...value.columns.map(([name, about]) => { const cell = el("th", "", name); cell.title = about; return cell; }));
   part("thead").replaceChildren(head);
   part("tbody").replaceChildren(...value.lanes.map((lane, place) => {
     const line = el("tr"), name = el("th", "pg-lane-badge", lane.name);
@@ -72,16 +68,10 @@ function drawTable(value) {
   }));
 }
 
-function draw() {
-  const value = props.value;
-  if (!value) return;
+function draw(value) {
   if (value.number !== number) { number = value.number; list.replaceChildren(); cards = []; }
-  root.dataset.number = value.number;
-  root.classList.toggle("pg-running", value.running);
+  Playground.say(root, value);
   root.classList.toggle("pg-explained", value.lanes.length > 1 && value.lanes.slice(1).every((lane) => lane.human || lane.sentence.length));
-  part(".pg-notice").hidden = !value.notice;
-  part(".pg-notice").textContent = value.notice;
-  part(".pg-phase").textContent = value.running ? value.phase || "starting" : "";
   part(".pg-facts").textContent = value.seed === null ? "" : `seed ${value.seed}, the same for all lanes`;
   const some = value.lanes.length > 0;
   part(".pg-compare-empty").hidden = some;
@@ -90,13 +80,6 @@ function draw() {
   drawTable(value);
   const figure = part(".pg-compare-curves");
   figure.hidden = !value.figure;
-  if (value.figure && window.Plotly && root.offsetParent) {
-    const drawn = resolve(value.figure, getComputedStyle(document.body));
-    window.Plotly.react(part(".pg-compare-plot"), drawn.data, drawn.layout, { displayModeBar: false, responsive: true });
-  }
+  if (value.figure) Playground.plot(part(".pg-compare-plot"), value.figure);
 }
-when(() => window.Plotly, draw);
-watch("value", draw);
-draw();
-new MutationObserver(draw).observe(document.body, { attributes: true, attributeFilter: ["class"] });
-new ResizeObserver(draw).observe(root);
+Playground.redraw(root, props, draw);

@@ -5,9 +5,7 @@ const part = (name) => root.querySelector(".pg-compiled-" + name);
 const MARKS = { empty: "", waiting: "…", fine: "✓", error: "✕" };
 let asked = false;
 
-function draw() {
-  const value = props.value;
-  if (!value) return;
+function draw(value) {
   root.dataset.state = value.state;
   part("mark").textContent = MARKS[value.state];
   part("message").textContent = value.state === "empty" ? "Write a grammar above, or choose an example." : value.message;
@@ -21,8 +19,6 @@ function draw() {
   part("notes").hidden = !value.notes.length;
   part("notes").replaceChildren(...value.notes.map((note) => el("li", "", note)));
 }
-watch("value", draw);
-draw();
 new ResizeObserver(() => {
   if (asked || !root.offsetParent) return;
   asked = true;

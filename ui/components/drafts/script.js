@@ -1,9 +1,7 @@
 // The text of a speculative run: every piece is a token of the text or a rejected draft; a click opens its round.
-const { el, visible, spoken, percent, fixed, quoted } = window.Playground;
+const { el, set, visible, spoken, percent, fixed, prompt, terms, showTip } = window.Playground;
 const root = element.querySelector(".pg-drafts");
 const list = root.querySelector(".pg-drafts-text"), tip = root.querySelector(".pg-tip");
-const phase = root.querySelector(".pg-phase"), facts = root.querySelector(".pg-facts");
-const bar = root.querySelector(".pg-bar"), notice = root.querySelector(".pg-notice");
 const WORDS = { accepted: "accepted draft", rejected: "rejected draft", recovered: "recovered", bonus: "bonus", target: "no draft" };
 const COUNTS = ["tokens", "target calls"];
 let number = null, pieces = [], nodes = [], current = null, timer = null;
@@ -12,12 +10,8 @@ const same = (a, b) => a.id === b.id && a.kind === b.kind && a.round === b.round
 
 function piece(item, index, starts) {
   const node = el("span", `pg-piece pg-kind-${item.kind}` + (item.special ? " pg-special" : ""));
-  node.setAttribute("role", "option");
-  node.setAttribute("aria-selected", "false");
-  node.setAttribute("aria-label", `${spoken(item.label)}, ${WORDS[item.kind]}, round ${item.round + 1}`);
-  node.tabIndex = -1;
-  node.dataset.index = index;
-  node.dataset.kind = item.kind;
+  const label = `${spoken(item.label)}, ${WORDS[item.kind]}, round ${item.round + 1}`;
+  set(node, { role: "option", "aria-selected": false, "aria-label": label, tabindex: -1, "data-index": index, "data-kind": item.kind });
   node.append(visible(item.label, item.kind !== "rejected"));
   node.classList.toggle("pg-whole", item.label.length < 24 && !item.label.includes("\n"));
   const out = document.createDocumentFragment();
@@ -30,12 +24,7 @@ function piece(item, index, starts) {
 function drawPrompt(value) {
   list.replaceChildren();
   nodes = []; pieces = []; current = null;
-  if (value.hidden_prompt) list.append(el("span", "pg-hidden", `${value.hidden_prompt} earlier tokens`));
-  for (const [label, special] of value.prompt) {
-    const node = el("span", "pg-prompt" + (special ? " pg-special" : ""));
-    node.append(visible(label, true));
-    list.append(node);
-  }
+  list.append(...prompt(value.prompt, value.hidden_prompt));
 }
 
 function setCurrent(index, focus) {
@@ -57,9 +46,7 @@ function mark(selected) {
   return at;
 }
 
-function draw() {
-  const value = props.value;
-  if (!value) return;
+function draw(value) {
   const atEnd = list.scrollTop + list.clientHeight >= list.scrollHeight - 24;
   const promptKey = value.prompt.length + ":" + value.hidden_prompt;
   if (value.number !== number || list.dataset.prompt !== promptKey) {
@@ -87,14 +74,7 @@ function draw() {
   if (current === null || !nodes[current]) setCurrent(Math.max(at, 0), false);
   list.classList.toggle("pg-empty", !nodes.length && !value.prompt.length);
   if (value.running && atEnd) list.scrollTop = list.scrollHeight;
-  root.classList.toggle("pg-running", value.running);
-  root.dataset.number = value.number;
-  phase.textContent = value.running ? value.phase || "starting" : "";
-  facts.replaceChildren(...Playground.facts(value.status, COUNTS));
-  bar.hidden = value.progress === null || !value.running;
-  bar.firstElementChild.style.width = `${(value.progress ?? 0) * 100}%`;
-  notice.hidden = !value.notice;
-  notice.textContent = value.notice;
+  Playground.say(root, value, COUNTS);
 }
 
 function select(index, wait) {
@@ -103,23 +83,16 @@ function select(index, wait) {
   if (item) timer = setTimeout(() => trigger("pin", { round: item.round, place: item.place }), wait);
 }
 
-function showTip(node) {
+function tipOf(node) {
   const item = pieces[Number(node.dataset.index)];
   if (!item) return;
-  const name = el("div", "pg-tip-name");
-  name.append(quoted(item.label), el("span", "pg-tip-id", `round ${item.round + 1}`));
-  const grid = el("dl"), n = item.numbers;
+  const n = item.numbers;
   const lines = n ? [["p, target", n.p], ["q, draft", n.q]].map(([key, value]) => [key, value === null ? "–" : percent(value)]) : [];
   if (n && n.threshold !== null) lines.push(["needs u below", fixed(n.threshold, 3)], ["u drawn", fixed(n.uniform, 3)]);
-  for (const [key, text] of lines) grid.append(el("dt", "", key), el("dd", "", text));
-  tip.replaceChildren(name, el("div", "pg-tip-note", WORDS[item.kind]), grid);
-  tip.hidden = false;
-  const box = root.getBoundingClientRect(), place = node.getClientRects()[0];
-  tip.style.left = Math.max(4, Math.min(place.left - box.left, box.width - tip.offsetWidth - 4)) + "px";
-  tip.style.top = place.bottom - box.top + 6 + "px";
+  showTip(tip, root, node, item.label, `round ${item.round + 1}`, el("div", "pg-tip-note", WORDS[item.kind]), terms(lines));
 }
 
-list.addEventListener("mouseover", (event) => { const node = event.target.closest(".pg-piece"); if (node) showTip(node); });
+list.addEventListener("mouseover", (event) => { const node = event.target.closest(".pg-piece"); if (node) tipOf(node); });
 list.addEventListener("mouseleave", () => { tip.hidden = true; });
 list.addEventListener("focusout", () => { tip.hidden = true; });
 list.addEventListener("click", (event) => {
@@ -131,10 +104,7 @@ list.addEventListener("click", (event) => {
 list.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || current === null) return;
   const moves = { ArrowLeft: current - 1, ArrowRight: current + 1, Home: 0, End: nodes.length - 1 };
-  if (event.key in moves) { setCurrent(moves[event.key], true); showTip(nodes[current]); select(current, 110); }
-  else if (event.key === "Enter" || event.key === " ") select(current, 0);
+  if (event.key in moves) { setCurrent(moves[event.key], true); tipOf(nodes[current]); select(current, 110); } else if (event.key === "Enter" || event.key === " ") select(current, 0);
   else return;
   event.preventDefault();
 });
-watch("value", draw);
-draw();

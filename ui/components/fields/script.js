@@ -15,6 +15,16 @@ function commit(name, value) {
   timer = setTimeout(() => trigger("turn", {}), 90);
 }
 
+function typed(spec, label, tag, className) {
+  const field = el(tag);
+  if (tag === "input") field.type = "text"; else field.rows = spec.rows || 8;
+  field.placeholder = spec.placeholder || ""; field.spellcheck = false;
+  field.addEventListener("input", () => commit(spec.name, field.value));
+  label.append(field);
+  label.classList.add(className);
+  return (value) => { field.value = value; };
+}
+
 const makers = {
   number(spec, label) {
     const field = el("input");
@@ -24,22 +34,8 @@ const makers = {
     label.append(field);
     return (value) => { field.value = value; };
   },
-  text(spec, label) {
-    const field = el("input");
-    field.type = "text"; field.placeholder = spec.placeholder || ""; field.spellcheck = false;
-    field.addEventListener("input", () => commit(spec.name, field.value));
-    label.append(field);
-    label.classList.add("pg-field-wide");
-    return (value) => { field.value = value; };
-  },
-  area(spec, label) {
-    const field = el("textarea");
-    field.rows = spec.rows || 8; field.placeholder = spec.placeholder || ""; field.spellcheck = false;
-    field.addEventListener("input", () => commit(spec.name, field.value));
-    label.append(field);
-    label.classList.add("pg-field-area");
-    return (value) => { field.value = value; };
-  },
+  text: (spec, label) => typed(spec, label, "input", "pg-field-wide"),
+  area: (spec, label) => typed(spec, label, "textarea", "pg-field-area"),
   select(spec, label) {
     const field = el("select");
     for (const [value, title] of spec.options) field.append(new Option(title, value));
@@ -98,5 +94,3 @@ function draw() {
   note.hidden = !note.textContent;
   if (value.values !== values) props.value = { ...value, values };
 }
-watch("value", draw);
-draw();

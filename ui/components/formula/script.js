@@ -1,5 +1,5 @@
 // The formula as plot and table, from values computed on the server; the measured run is a point in it.
-const { el, fixed, percent } = window.Playground;
+const { el, svg, fixed, percent } = window.Playground;
 const root = element.querySelector(".pg-formula");
 const { grid, acceptances } = SPEC;
 const plot = root.querySelector("svg"), body = root.querySelector("tbody"), result = root.querySelector(".pg-formula-result");
@@ -12,44 +12,36 @@ const at = (accept, drafted) => grid[drafted - 1][Math.round(accept * 100)];
 const x = (accept) => BOX.left + accept * (BOX.right - BOX.left);
 const y = (tokens) => BOX.bottom - (Math.min(tokens, BOX.high) / BOX.high) * (BOX.bottom - BOX.top);
 
-function svg(tag, attributes, text) {
-  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  if (text !== undefined) node.textContent = text;
-  return node;
-}
+const words = (attributes, text) => svg("text", attributes, "", text);
 
 function drawPlot(value) {
   const nodes = [];
-  for (const tokens of [0, 2, 4, 6, 8, 10]) nodes.push(svg("line", { class: "pg-grid", x1: BOX.left, x2: BOX.right, y1: y(tokens), y2: y(tokens) }), svg("text", { x: BOX.left - 5, y: y(tokens) + 3, "text-anchor": "end" }, tokens));
-  for (const accept of [0, 0.25, 0.5, 0.75, 1]) nodes.push(svg("text", { x: x(accept), y: BOX.bottom + 12, "text-anchor": "middle" }, accept));
-  nodes.push(svg("text", { x: (BOX.left + BOX.right) / 2, y: BOX.bottom + 22, "text-anchor": "middle" }, "acceptance a"));
+  for (const tokens of [0, 2, 4, 6, 8, 10]) nodes.push(svg("line", { class: "pg-grid", x1: BOX.left, x2: BOX.right, y1: y(tokens), y2: y(tokens) }), words({ x: BOX.left - 5, y: y(tokens) + 3, "text-anchor": "end" }, tokens));
+  for (const accept of [0, 0.25, 0.5, 0.75, 1]) nodes.push(words({ x: x(accept), y: BOX.bottom + 12, "text-anchor": "middle" }, accept));
+  nodes.push(words({ x: (BOX.left + BOX.right) / 2, y: BOX.bottom + 22, "text-anchor": "middle" }, "acceptance a"));
   for (const drafted of [...new Set([1, 2, 4, 8, 16, k])].sort((p, q) => (p === k) - (q === k))) {
     const visible = acceptances.filter((accept) => at(accept, drafted) <= BOX.high);
     const path = visible.map((accept, i) => `${i ? "L" : "M"}${x(accept).toFixed(1)} ${y(at(accept, drafted)).toFixed(1)}`).join("");
     const last = visible[visible.length - 1];
     nodes.push(svg("path", { d: path, class: drafted === k ? "pg-now" : "" }));
-    if (drafted !== 16 || drafted === k) nodes.push(svg("text", { x: x(last) - 3, y: y(at(last, drafted)) - 3, "text-anchor": "end" }, "k = " + drafted));
+    if (drafted !== 16 || drafted === k) nodes.push(words({ x: x(last) - 3, y: y(at(last, drafted)) - 3, "text-anchor": "end" }, "k = " + drafted));
   }
   nodes.push(svg("circle", { class: "pg-point", cx: x(a), cy: y(at(a, k)), r: 4 }));
   if (value && value.acceptance !== null) {
     const left = value.acceptance > 0.6;
     nodes.push(svg("circle", { class: "pg-measured", cx: x(value.acceptance), cy: y(value.tokens_per_call), r: 6 }),
-      svg("text", { class: "pg-measured-label", x: x(value.acceptance) + (left ? -9 : 9), y: y(value.tokens_per_call) + 14, "text-anchor": left ? "end" : "start" }, "this run " + fixed(value.tokens_per_call, 2)));
+      words({ class: "pg-measured-label", x: x(value.acceptance) + (left ? -9 : 9), y: y(value.tokens_per_call) + 14, "text-anchor": left ? "end" : "start" }, "this run " + fixed(value.tokens_per_call, 2)));
   }
   plot.replaceChildren(...nodes);
 }
 
 function drawTable() {
-  const head = el("tr");
-  head.append(el("th", "", "a \\ k"), ...COLUMNS.map((drafted) => el("th", "", String(drafted))));
+  const head = el("tr", "", el("th", "", "a \\ k"), ...COLUMNS.map((drafted) => el("th", "", String(drafted))));
   root.querySelector("thead").replaceChildren(head);
   body.replaceChildren(...ROWS.map((accept) => {
-    const row = el("tr");
-    row.append(el("th", "", String(accept)));
+    const row = el("tr", "", el("th", "", String(accept)));
     for (const drafted of COLUMNS) {
       const cell = el("td"), button = el("button", "", at(accept, drafted).toFixed(2));
-      button.type = "button";
       button.dataset.a = accept; button.dataset.k = drafted;
       cell.append(button);
       row.append(cell);
@@ -64,7 +56,7 @@ function draw() {
   if (value && !own && value.k) { k = Math.min(value.k, grid.length); if (value.acceptance !== null) a = Math.round(value.acceptance * 100) / 100; }
   turns.a.value = a; turns.k.value = k;
   for (const slider of Object.values(turns)) {
-    slider.style.setProperty("--fill", `${((slider.value - slider.min) / (slider.max - slider.min)) * 100}%`);
+    Playground.fill(slider);
     slider.nextElementSibling.textContent = slider.value;
   }
   result.textContent = `${at(a, k).toFixed(2)} tokens per call`;
@@ -80,5 +72,3 @@ body.addEventListener("click", (event) => {
   if (button) { own = true; a = Number(button.dataset.a); k = Number(button.dataset.k); draw(); }
 });
 drawTable();
-watch("value", draw);
-draw();

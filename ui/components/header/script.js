@@ -7,9 +7,7 @@ const file = root.querySelector(".pg-file");
 const LARGEST = 30000000; // bytes of a trace file
 let shown = null;
 
-function draw() {
-  const value = props.value;
-  if (!value) return;
+function draw(value) {
   root.querySelector(".pg-model-name").textContent = value.model || "";
   root.querySelector(".pg-model-facts").textContent = (value.facts || []).join(" · ");
   load.hidden = !value.loading && !value.error;
@@ -77,6 +75,3 @@ document.addEventListener("keydown", (event) => {
 document.addEventListener("mousedown", (event) => {
   if (document.body.classList.contains("pg-knobs-open") && !event.target.closest("#pg-side, .pg-open-knobs")) drawer(false);
 });
-
-watch("value", draw);
-draw();

@@ -3,7 +3,6 @@ const { el, visible, fixed } = window.Playground;
 const root = element.querySelector(".pg-hyps");
 const slider = root.querySelector(".pg-slider"), output = root.querySelector("output"), body = root.querySelector("tbody");
 const SHORT = 14;
-const WORD = { finished: "ended", kept: "not ended", greedy: "greedy only", pruned: "greedy only" };
 let number = null, alpha = 1, own = true, all = false;   // own: ranked as the run did it
 
 const score = (entry, power) => entry.sum / entry.length ** power;
@@ -24,8 +23,7 @@ function row(entry, value) {
   entry.labels.forEach((label, i) => {
     const end = i === entry.labels.length - 1 && entry.special;
     const piece = el("span", end ? "pg-special" : "");
-    piece.append(end ? label : visible(label, false));
-    for (const mark of piece.querySelectorAll(".pg-space")) mark.replaceWith(" "); // read as text here
+    piece.append(end ? label : visible(label, false, true));
     text.append(piece);
   });
   for (const [holds, tag, kind] of [[entry.returned.length, "returned " + entry.returned.map((r) => "#" + (r + 1)).join(", "), "pg-tag-now"],
@@ -38,13 +36,11 @@ function row(entry, value) {
   return line;
 }
 
-function draw() {
-  const value = props.value;
-  if (!value) return;
+function draw(value) {
   if (value.number !== number) { number = value.number; alpha = value.length_penalty; own = true; all = false; }
   if (own) alpha = value.length_penalty;
   slider.value = alpha;
-  slider.style.setProperty("--fill", `${((slider.value - slider.min) / (slider.max - slider.min)) * 100}%`);
+  Playground.fill(slider);
   output.textContent = own && value.stochastic ? "as drawn" : alpha.toFixed(2);
   root.dataset.number = value.number;
   root.hidden = value.entries.length === 0;
@@ -56,8 +52,7 @@ function draw() {
     const cell = el("td");
     cell.colSpan = 6;
     const button = el("button", "pg-link", `${list.length - SHORT} more`);
-    button.type = "button";
-    button.addEventListener("click", () => { all = true; draw(); });
+    button.addEventListener("click", () => { all = true; draw(props.value); });
     cell.append(button);
     more.append(cell);
     body.append(more);
@@ -70,8 +65,8 @@ function draw() {
     "Every text that ended during the search, and the beams that had not. Length counts generated tokens, the end of text included, never the prompt.";
 }
 
-slider.addEventListener("input", () => { own = false; alpha = Number(slider.value); draw(); });
-root.querySelector("[data-do=reset]").addEventListener("click", () => { own = true; draw(); });
+slider.addEventListener("input", () => { own = false; alpha = Number(slider.value); draw(props.value); });
+root.querySelector("[data-do=reset]").addEventListener("click", () => { own = true; draw(props.value); });
 const pick = (event) => {
   const line = event.target.closest("tr[data-node]");
   if (line) document.dispatchEvent(new CustomEvent("pg-pick-beam", { detail: Number(line.dataset.node) }));
@@ -86,5 +81,3 @@ body.addEventListener("keydown", (event) => {
   else return;
   event.preventDefault();
 });
-watch("value", draw);
-draw();

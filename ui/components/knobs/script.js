@@ -219,6 +219,4 @@ function drawOrderMarks() {
 }
 
 root.addEventListener("input", drawOrderMarks);
-watch("value", draw);
 show();
-draw();

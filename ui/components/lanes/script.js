@@ -5,8 +5,7 @@ const head = root.querySelector("thead"), body = root.querySelector("tbody");
 const columns = [...SPEC.knobs, { name: "num_beams", title: "beams", step: 1, neutral: 1 }];
 let values = {}, accepted = null;
 
-const title = el("tr");
-title.append(el("th", "", ""), ...columns.map((knob) => el("th", "", knob.title)), el("th", "", "order"), el("th", "", ""));
+const title = el("tr", "", el("th", "", ""), ...columns.map((knob) => el("th", "", knob.title)), el("th", "", "order"), el("th", "", ""));
 head.append(title);
 
 function commit(change) {
@@ -105,5 +104,3 @@ function draw() {
   root.querySelector(".pg-fields-note").textContent = value.note || "";
   if (value.values !== values) props.value = { ...value, values };
 }
-watch("value", draw);
-draw();

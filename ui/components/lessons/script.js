@@ -5,7 +5,6 @@ const bar = root.querySelector(".pg-lessons-bar"), look = root.querySelector(".p
 root.hidden = SPEC.length === 0;
 for (const lesson of SPEC) {
   const button = el("button", "pg-tool", lesson.title);
-  button.type = "button";
   button.dataset.lesson = lesson.name;
   button.addEventListener("click", () => trigger("choose", { lesson: lesson.name }));
   bar.append(button);
@@ -21,5 +20,3 @@ function draw() {
   look.hidden = !chosen;
   look.textContent = chosen ? chosen.look_for : "";
 }
-watch("value", draw);
-draw();

@@ -12,9 +12,7 @@ function tile(way, value) {
   box.dataset.waste = of && of.waste !== null ? of.waste : "";
 }
 
-function draw() {
-  const value = props.value;
-  if (!value) return;
+function draw(value) {
   tile("blocks", value); tile("contiguous", value);
   bars.replaceChildren();
   if (!value.known) { note.textContent = "Run the list to compare."; return; }
@@ -30,5 +28,3 @@ function draw() {
     + `One token takes ${bytes(value.bytes_per_token)} in all layers, the pool ${bytes(value.pool_bytes)}. The buffers are only computed; the blocks are the run's own.`
     + (value.too_long ? ` A sequence became longer than the buffer: such a cache could not have run it.` : "");
 }
-watch("value", draw);
-draw();

@@ -48,8 +48,7 @@ function drawTimes(value) {
   const top = Math.max(speed.plain, speed.speculative);
   const key = el("span", "pg-timekey");
   for (const name of ["draft", "verify", "overhead"]) {
-    const item = el("span");
-    item.append(el("i", "pg-timekey-" + name), `${name} ${fixed(speed[name], 1)} ms`);
+    const item = el("span", "", el("i", "pg-timekey-" + name), `${name} ${fixed(speed[name], 1)} ms`);
     key.append(item);
   }
   times.replaceChildren(el("span", "", "plain"), bar([["plain", speed.plain]], top), el("span", "", fixed(speed.plain, 1) + " ms"),
@@ -64,7 +63,6 @@ function drawColumns(value) {
     const focused = document.activeElement?.closest?.(".pg-column")?.dataset.round;
     columns.replaceChildren(...value.rounds.map(([accepted, next, drafted], round) => {
       const column = el("button", "pg-column");
-      column.type = "button";
       column.tabIndex = round === 0 ? 0 : -1;
       column.dataset.round = round;
       const rejected = next === "recovered" ? 1 : 0;
@@ -81,9 +79,7 @@ function drawColumns(value) {
   for (const column of columns.children) column.setAttribute("aria-current", String(value.selected?.[0] === Number(column.dataset.round)));
 }
 
-function draw() {
-  const value = props.value;
-  if (!value) return;
+function draw(value) {
   root.dataset.number = value.number;
   drawTiles(value);
   drawTimes(value);
@@ -105,5 +101,3 @@ columns.addEventListener("keydown", (event) => {
   column.tabIndex = -1; next.tabIndex = 0; next.focus();
   event.preventDefault();
 });
-watch("value", draw);
-draw();

@@ -1,5 +1,5 @@
 // The pool on one canvas: a cell per physical block, redrawn from `value`; under it the replay.
-const { el, visible } = window.Playground;
+const { el, put, visible } = window.Playground;
 const root = element.querySelector(".pg-pool");
 const part = (query) => root.querySelector(query);
 const canvas = part("canvas"), tip = part(".pg-tip"), slider = part("[data-part=at]"), mark = part(".pg-pool-mark");
@@ -99,8 +99,6 @@ function paint() {
 }
 function repaint() { if (!asked) { asked = true; requestAnimationFrame(paint); } }
 
-function put(node, text) { if (node.textContent !== text) node.textContent = text; }
-
 function drawCounts(value) {
   const box = part(".pg-pool-counts"), counts = value.counts;
   const list = [["used", "in use"], ["shared", "shared"], ["free", "free"], ["reusable", "of them findable"], ["others", "others'"]];
@@ -119,11 +117,8 @@ function drawMark(value) {
   mark.replaceChildren("The token last looked at in Inspect, ", name, `, at position ${where.position}, ${text}`);
 }
 
-function draw() {
-  const value = props.value;
-  if (!value) return;
-  root.dataset.number = value.number;
-  root.classList.toggle("pg-running", value.running);
+function draw(value) {
+  Playground.say(root, value);
   if (!value.num_blocks) { put(part(".pg-pool-size"), "appears when the model is loaded"); return; }
   put(part(".pg-pool-size"), `of ${value.num_blocks.toLocaleString("en")} blocks, ${value.block_size} tokens each${value.whole ? ", all of the page's; Run takes the one chosen above" : ""}`);
   root.dataset.at = value.at; root.dataset.total = value.total; root.dataset.live = value.live;
@@ -181,8 +176,7 @@ canvas.addEventListener("click", (event) => { const block = blockAt(event); if (
 canvas.addEventListener("keydown", (event) => {
   const count = props.value?.num_blocks ?? 0;
   const moves = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -layout.columns, ArrowDown: layout.columns };
-  if (event.key in moves) { focus = Math.max(0, Math.min(count - 1, focus + moves[event.key])); point(focus); showTip(focus); }
-  else if (event.key === "Enter" || event.key === " ") trigger("pin", { block: focus });
+  if (event.key in moves) { focus = Math.max(0, Math.min(count - 1, focus + moves[event.key])); point(focus); showTip(focus); } else if (event.key === "Enter" || event.key === " ") trigger("pin", { block: focus });
   else return;
   event.preventDefault();
 });
@@ -204,5 +198,3 @@ part("[data-do=play]").addEventListener("click", () => {
 window.addEventListener("pg-point", (event) => point(event.detail));
 new ResizeObserver(repaint).observe(root);
 new MutationObserver(repaint).observe(document.body, { attributes: true, attributeFilter: ["class"] });
-watch("value", draw);
-draw();

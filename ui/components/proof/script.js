@@ -33,9 +33,7 @@ function row(item, total, top) {
   return line;
 }
 
-function draw() {
-  const value = props.value;
-  if (!value) return;
+function draw(value) {
   button.disabled = value.proving || !value.step;
   what.replaceChildren(...(value.step ? [`Draws round ${value.step.round + 1}, `, quoted(value.step.label), " again and again."] : []));
   note.textContent = value.proving ? "Drawing …" : value.note || (value.step && !value.done ? EXPLAIN : "");
@@ -47,12 +45,11 @@ function draw() {
   const certain = !done.fits.plain.degrees;
   box.querySelector(".pg-proof-verdicts").hidden = certain;
   box.querySelector(".pg-proof-verdicts").replaceChildren(...Object.entries(done.fits).map(([name, fit]) => verdict(name, fit)));
-  const top = Math.max(...done.rows.map((item) => Math.max(item.p, item.speculative / done.num_draws, item.plain / done.num_draws, item.careless / done.num_draws)), 1e-9) * 1.03;
+  const shares = done.rows.flatMap((item) => [item.p, ...[item.speculative, item.plain, item.careless].map((count) => count / done.num_draws)]);
+  const top = Math.max(...shares, 1e-9) * 1.03;
   box.querySelector(".pg-proof-rows").replaceChildren(...done.rows.map((item) => row(item, done.num_draws, top)));
   box.querySelector(".pg-reading").textContent = `Round ${done.of[0] + 1}, draft ${done.of[1] + 1}, ${done.num_draws.toLocaleString("en")} draws each. ` +
     `Drafts accepted: ${percent(done.num_accepted / done.num_draws)}; the overlap of p and q says ${percent(done.acceptance)}. Counts: speculative · plain. ` +
     (certain ? "Only one token is possible here (temperature 0, or everything else was cut), so all draws agree; with some temperature the test has something to tell apart." : "A p-value under 0.001 speaks against the exact distribution.");
 }
 button.addEventListener("click", () => trigger("prove", {}));
-watch("value", draw);
-draw();

@@ -1,25 +1,14 @@
 // Time per token with and without a cache, and prefill against decode.
-const { el, percent, fixed, when, resolve } = window.Playground;
+const { el, percent, fixed } = window.Playground;
 const root = element.querySelector(".pg-recompute");
 const plot = root.querySelector(".pg-recompute-plot"), table = root.querySelector("table"), body = root.querySelector("tbody");
-const button = root.querySelector("button"), status = root.querySelector("[role=status]"), notice = root.querySelector(".pg-notice");
+const button = root.querySelector("button"), status = root.querySelector("[role=status]");
 const rate = (value) => (value === null ? "–" : fixed(value, 0) + " tok/s");
 
-function drawPlot() {
-  const value = props.value;
-  if (!value || !window.Plotly || !plot.offsetParent || !value.figure.data.length) return;
-  const figure = resolve(value.figure, getComputedStyle(document.body));
-  window.Plotly.react(plot, figure.data, figure.layout, { displayModeBar: false, responsive: true });
-}
-
-function draw() {
-  const value = props.value;
-  if (!value) return;
-  root.classList.toggle("pg-running", value.running);
+function draw(value) {
+  Playground.say(root, value);
   button.textContent = value.running ? "Stop" : "Measure";
   button.dataset.do = value.running ? "halt" : "measure";
-  notice.hidden = !value.notice;
-  notice.textContent = value.notice;
   table.hidden = !value.rows.length;
   body.replaceChildren(...value.rows.map((row) => {
     const line = el("tr"), name = el("td");
@@ -32,11 +21,7 @@ function draw() {
   const factor = first?.per_token && second?.per_token ? `${fixed(second.per_token / first.per_token, 1)} times the time per token without a cache. ` : "";
   status.textContent = value.running ? (value.rows.length < 2 ? "with a cache …" : "now everything anew …")
     : value.same_text === null ? "" : factor + (value.same_text ? "Both gave the same text." : "The texts differ: the cache must not do that.");
-  drawPlot();
+  if (value.figure.data.length) Playground.plot(plot, value.figure);
 }
 button.addEventListener("click", () => trigger(button.dataset.do, {}));
-when(() => window.Plotly, drawPlot);
-watch("value", draw);
-new MutationObserver(drawPlot).observe(document.body, { attributes: true, attributeFilter: ["class"] });
-new ResizeObserver(drawPlot).observe(root);
-draw();
+Playground.redraw(root, props, draw);

@@ -1,7 +1,7 @@
 // The list of requests, each with its state, figures and timeline; rows are patched in place.
-const { el, fixed } = window.Playground;
+const { el, put, fixed } = window.Playground;
 const root = element.querySelector(".pg-requests");
-const body = root.querySelector("tbody"), notice = root.querySelector(".pg-notice"), sum = root.querySelector(".pg-requests-sum");
+const body = root.querySelector("tbody"), sum = root.querySelector(".pg-requests-sum");
 const axis = root.querySelector(".pg-requests-time span");
 const rows = new Map(); // name -> its cells
 
@@ -9,20 +9,18 @@ function build(name) {
   const tr = el("tr"), cells = Array.from({ length: 8 }, () => el("td"));
   const pick = el("button", "pg-requests-name", name), prompt = el("div", "pg-requests-prompt");
   const text = el("span"), tail = el("small"), bar = el("div", "pg-requests-bar");
-  pick.type = "button"; pick.dataset.name = name; pick.title = `Show the tokens and blocks of ${name}`;
+  pick.dataset.name = name; pick.title = `Show the tokens and blocks of ${name}`;
   prompt.append(text, tail);
   cells[0].append(pick); cells[1].append(prompt); cells[3].append(bar);
   cells[7].className = "pg-requests-do";
   const fork = el("button", "pg-tool", "fork"), remove = el("button", "pg-tool", "✕");
   for (const [button, what] of [[fork, "fork"], [remove, "remove"]]) {
-    button.type = "button"; button.dataset.do = what; button.dataset.name = name; cells[7].append(button);
+    button.dataset.do = what; button.dataset.name = name; cells[7].append(button);
   }
   tr.append(...cells);
   tr.dataset.name = name;
   return { tr, cells, pick, text, tail, bar, fork, remove, prompt };
 }
-
-function put(node, text) { if (node.textContent !== text) node.textContent = text; }
 
 function timeline(bar, stretches, span) {
   const list = span > 0 ? stretches : [];
@@ -38,13 +36,8 @@ function timeline(bar, stretches, span) {
   bar.setAttribute("aria-label", list.map(([kind, start, end]) => `${kind} ${fixed(end - start, 2)} s`).join(", ") || "not started");
 }
 
-function draw() {
-  const value = props.value;
-  if (!value) return;
-  root.dataset.number = value.number;
-  root.classList.toggle("pg-running", value.running);
-  notice.hidden = !value.notice;
-  put(notice, value.notice);
+function draw(value) {
+  Playground.say(root, value);
   const rate = value.throughput === null ? "" : `, ${value.num_tokens} tokens, ${fixed(value.throughput, 1)} tokens per second in all`;
   put(sum, `${value.rows.length}${rate}${value.running && value.phase ? " · " + value.phase : ""}`);
   put(axis, value.span > 0 ? `0 to ${fixed(value.span, 1)} s` : "");
@@ -79,5 +72,3 @@ root.addEventListener("click", (event) => {
   const button = event.target.closest("button[data-name]");
   if (button) trigger(button.dataset.do || "choose", { name: button.dataset.name });
 });
-watch("value", draw);
-draw();

@@ -121,5 +121,3 @@ rowsBox.addEventListener("keydown", (event) => {
   else return;
   event.preventDefault();
 });
-watch("value", draw);
-draw();

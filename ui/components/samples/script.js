@@ -1,5 +1,5 @@
 // n samples side by side; cards and their tokens are patched in place. The server selects by the rule clicked.
-const { el, visible, percent, fixed, when, resolve } = window.Playground;
+const { el, visible, percent, fixed } = window.Playground;
 const root = element.querySelector(".pg-samples");
 const part = (query) => root.querySelector(query);
 const list = part(".pg-samples-cards"), rules = part(".pg-segment");
@@ -12,43 +12,16 @@ const RULES = {
 let number = null;
 let cards = [];
 
-for (const [rule, [title, about]] of Object.entries(RULES)) {
-  const button = el("button", "", title);
-  button.type = "button";
-  button.setAttribute("role", "radio");
-  button.dataset.rule = rule;
-  button.title = about;
-  button.addEventListener("click", () => choose(rule));
-  rules.append(button);
-}
-function choose(rule) {
-  mark(rule);
-  trigger("rule", { rule });
-}
-function mark(rule) {
-  for (const button of rules.children) {
-    button.setAttribute("aria-checked", String(button.dataset.rule === rule));
-    button.tabIndex = button.dataset.rule === rule ? 0 : -1;
-  }
-}
-rules.addEventListener("keydown", (event) => {
-  if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
-  const names = Object.keys(RULES);
-  const at = names.findIndex((name) => rules.querySelector(`[data-rule=${name}]`).getAttribute("aria-checked") === "true");
-  const next = names[(at + (event.key === "ArrowRight" ? 1 : names.length - 1)) % names.length];
-  choose(next);
-  rules.querySelector(`[data-rule=${next}]`).focus();
-  event.preventDefault();
-});
+const titles = Object.fromEntries(Object.entries(RULES).map(([rule, [title]]) => [rule, title]));
+const mark = Playground.radios(rules, "rule", (rule) => { mark(rule); trigger("rule", { rule }); }, titles);
+for (const button of rules.children) button.title = RULES[button.dataset.rule][1];
 part("[data-option=heat]").addEventListener("change", (event) => list.classList.toggle("pg-no-heat", !event.target.checked));
 
 function card() {
   const node = el("li", "pg-sample");
   node.tabIndex = 0;
-  const head = el("div", "pg-sample-head");
-  head.append(el("span", "pg-sample-name"), el("span", "pg-sample-score"));
-  const text = el("div", "pg-sample-text");
-  const foot = el("div", "pg-sample-foot");
+  const head = el("div", "pg-sample-head", el("span", "pg-sample-name"), el("span", "pg-sample-score"));
+  const text = el("div", "pg-sample-text"), foot = el("div", "pg-sample-foot");
   node.append(head, text, foot);
   list.append(node);
   return { node, name: head.firstChild, score: head.lastChild, text, foot, count: 0, drawn: "" };
@@ -58,9 +31,7 @@ function drawCard(shape, sample, value) {
   const tokens = sample.tokens;
   if (shape.count > tokens.length) { shape.text.replaceChildren(); shape.count = 0; }
   for (const [label, p] of tokens.slice(shape.count)) {
-    const piece = el("span");
-    piece.append(visible(label, true));
-    for (const space of piece.querySelectorAll(".pg-space")) space.replaceWith(" "); // read as text here
+    const piece = el("span", "", visible(label, true, true));
     piece.style.setProperty("--heat", (1 - Math.sqrt(p)).toFixed(3));
     piece.title = percent(p);
     shape.text.append(piece);
@@ -81,25 +52,16 @@ function drawCard(shape, sample, value) {
 
 function plot(box, figure) {
   box.parentNode.hidden = !figure;
-  if (!figure || !window.Plotly || !root.offsetParent) return;
-  const drawn = resolve(figure, getComputedStyle(document.body));
-  window.Plotly.react(box, drawn.data, drawn.layout, { displayModeBar: false, responsive: true });
+  if (figure) Playground.plot(box, figure);
 }
 
-function draw() {
-  const value = props.value;
-  if (!value) return;
+function draw(value) {
   if (value.number !== number) {
     number = value.number;
     list.replaceChildren();
     cards = [];
   }
-  root.classList.toggle("pg-running", value.running);
-  root.dataset.number = value.number;
-  part(".pg-notice").hidden = !value.notice;
-  part(".pg-notice").textContent = value.notice;
-  part(".pg-phase").textContent = value.running ? value.phase || "starting" : "";
-  part(".pg-facts").replaceChildren(...Playground.facts(value.status));
+  Playground.say(root, value);
   mark(value.rule);
   part(".pg-samples-about").textContent = value.missing || RULES[value.rule][1];
   part(".pg-samples-about").classList.toggle("pg-stale", Boolean(value.missing));
@@ -108,8 +70,4 @@ function draw() {
   plot(part(".pg-votes-plot"), value.votes);
   plot(part(".pg-matrix-plot"), value.matrix);
 }
-when(() => window.Plotly, draw);
-watch("value", draw);
-draw();
-new MutationObserver(draw).observe(document.body, { attributes: true, attributeFilter: ["class"] });
-new ResizeObserver(draw).observe(root);
+Playground.redraw(root, props, draw);

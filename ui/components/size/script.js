@@ -2,7 +2,7 @@
 const { el, fixed } = window.Playground;
 const root = element.querySelector(".pg-size");
 const turns = Object.fromEntries([...root.querySelectorAll("[data-turn]")].map((node) => [node.dataset.turn, node]));
-const notice = root.querySelector(".pg-notice"), config = root.querySelector("textarea");
+const config = root.querySelector("textarea");
 let asked = props.value?.asked ?? 0; // counts the reader's choices; an answer to an earlier one leaves the inputs alone
 const UNITS = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]];
 function bytes(n) {
@@ -25,14 +25,11 @@ function bars(over, rows, here) {
   }));
 }
 
-function draw() {
-  const value = props.value;
-  if (!value) return;
+function draw(value) {
   const pasted = [...turns.shape.options].find((option) => option.value === "pasted");
   if (value.pasted && !pasted) turns.shape.append(new Option(value.pasted, "pasted")); else if (pasted) pasted.textContent = value.pasted;
   if (value.asked === asked) for (const [name, node] of Object.entries(turns)) if (document.activeElement !== node || node.tagName === "SELECT") node.value = value[name];
-  notice.hidden = !value.notice;
-  notice.textContent = value.notice;
+  Playground.say(root, value);
   const n = value.numbers;
   root.querySelector(".pg-size-total").textContent = bytes(value.total);
   root.querySelector(".pg-size-formula").textContent = `2 · ${n.layers} · ${n.kv_heads} · ${n.head_size} · ${value.num_tokens.toLocaleString("en")} · ${value.batch_size.toLocaleString("en")} · ${value.bytes_per_element}`;
@@ -44,11 +41,9 @@ function draw() {
 }
 // All of it every time, so that the newest choice needs no earlier one.
 function choice() {
-  const numbers = Object.entries(turns).filter(([, node]) => node.tagName === "INPUT" && !Number.isNaN(node.valueAsNumber));
+  const numbers = Object.entries(turns).map(([name, node]) => [name, node.valueAsNumber]).filter(([, number]) => Number.isFinite(number));
   asked += 1;
-  return { asked, shape: turns.shape.value, precision: turns.precision.value, ...Object.fromEntries(numbers.map(([name, node]) => [name, node.valueAsNumber])) };
+  return { asked, shape: turns.shape.value, precision: turns.precision.value, ...Object.fromEntries(numbers) };
 }
 for (const node of Object.values(turns)) node.addEventListener(node.tagName === "SELECT" ? "change" : "input", () => trigger("turn", choice()));
 root.querySelector("details button").addEventListener("click", () => trigger("turn", { asked: (asked += 1), config: config.value }));
-watch("value", draw);
-draw();

@@ -269,6 +269,3 @@ body.addEventListener("keydown", (event) => {
   else return;
   event.preventDefault();
 });
-
-watch("value", draw);
-draw();

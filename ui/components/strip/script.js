@@ -1,21 +1,17 @@
 // The token strip: focusable tokens. New rows are added in place to those drawn; focus and scroll stay.
-const { el, visible, spoken, percent, fixed, quoted } = window.Playground;
+const { el, set, visible, spoken, percent, fixed, prompt, terms, showTip, radios } = window.Playground;
 const root = element.querySelector(".pg-strip");
 const list = root.querySelector(".pg-tokens");
 const tip = root.querySelector(".pg-tip");
-const phase = root.querySelector(".pg-phase");
 const stale = root.querySelector(".pg-stale");
-const facts = root.querySelector(".pg-facts");
-const bar = root.querySelector(".pg-bar");
-const notice = root.querySelector(".pg-notice");
 const source = root.querySelector('[data-part="source"]');
 const ENDS = {
   probability: ["certain", "unlikely"], surprise: ["0 bits", "10 bits"], rank: ["best", "rank 100+"],
 };
 const COUNTS = ["tokens", "tok/s", "bits a token"];
 let number = null;          // the text that is drawn
-let nodes = [];             // token elements of the output
-let rows = [];
+const nodes = [];             // token elements of the output
+const rows = [];
 let current = null;         // roving tabindex
 let pinned = null;
 let mode = "probability";
@@ -43,12 +39,9 @@ function paint(node, row) {
 
 function token(row, index) {
   const node = el("span", "pg-token" + (row[6] ? " pg-forced" : "") + (row[7] ? " pg-special" : ""));
-  node.setAttribute("role", "option");
-  node.setAttribute("aria-selected", "false");
-  node.setAttribute("aria-label",
-    `${spoken(row[1])}, ${percent(row[2])}, rank ${row[4] || "unknown"}, ${fixed(row[3], 1)} bits` + (row[6] ? ", given" : ""));
-  node.tabIndex = -1;
-  node.dataset.index = index;
+  const facts = `${percent(row[2])}, rank ${row[4] || "unknown"}, ${fixed(row[3], 1)} bits`;
+  const label = `${spoken(row[1])}, ${facts}` + (row[6] ? ", given" : "");
+  set(node, { role: "option", "aria-selected": false, "aria-label": label, tabindex: -1, "data-index": index });
   node.append(visible(row[1], true));
   paint(node, row);
   return node;
@@ -60,13 +53,7 @@ function sameRow(a, b) {
 
 function drawPrompt(value) {
   list.querySelectorAll(".pg-prompt, .pg-hidden").forEach((node) => node.remove());
-  const prompt = value.prompt.map(([, label, special]) => {
-    const node = el("span", "pg-prompt" + (special ? " pg-special" : ""));
-    node.append(visible(label, true));
-    return node;
-  });
-  if (value.hidden_prompt) prompt.unshift(el("span", "pg-hidden", `${value.hidden_prompt} earlier tokens`));
-  list.prepend(...prompt);
+  list.prepend(...prompt(value.prompt.map(([, label, special]) => [label, special]), value.hidden_prompt));
 }
 
 // Only the first `count` tokens stay.
@@ -125,20 +112,15 @@ function setCurrent(index, focus) {
 }
 
 function setPinned(index) {
-  if (pinned !== null && nodes[pinned]) {
-    nodes[pinned].classList.remove("pg-selected");
-    nodes[pinned].setAttribute("aria-selected", "false");
+  for (const [at, chosen] of [[pinned, false], [index, true]]) {
+    if (!nodes[at]) continue;
+    nodes[at].classList.toggle("pg-selected", chosen);
+    set(nodes[at], { "aria-selected": chosen });
   }
   pinned = index;
-  if (pinned !== null && nodes[pinned]) {
-    nodes[pinned].classList.add("pg-selected");
-    nodes[pinned].setAttribute("aria-selected", "true");
-  }
 }
 
-function draw() {
-  const value = props.value;
-  if (!value) return;
+function draw(value) {
   const fresh = value.number !== number;
   const atEnd = list.scrollTop + list.clientHeight >= list.scrollHeight - 24;
   const promptKey = value.prompt.length + ":" + value.hidden_prompt;
@@ -157,16 +139,9 @@ function draw() {
   list.classList.toggle("pg-empty", !nodes.length && !value.prompt.length);
   if (value.running && atEnd && pinned === null) list.scrollTop = list.scrollHeight;
 
-  root.classList.toggle("pg-running", value.running);
-  root.dataset.number = value.number;
-  phase.textContent = value.running ? value.phase || "starting" : "";
+  Playground.say(root, value, COUNTS);
   stale.hidden = !value.stale;
   stale.textContent = value.running ? "settings changed: they act from the next run" : "settings changed since this run";
-  facts.replaceChildren(...Playground.facts(value.status, COUNTS));
-  bar.hidden = value.progress === null || !value.running;
-  bar.firstElementChild.style.width = `${(value.progress ?? 0) * 100}%`;
-  notice.hidden = !value.notice;
-  notice.textContent = value.notice;
   source.textContent = value.source === "recording" ? "recorded run" : value.source === "import" ? "imported" : "";
   source.title = value.source === "recording" ? "This run was recorded earlier with the model named below; press Run for a live one." : "";
 }
@@ -182,32 +157,18 @@ function pin(index) {
   trigger("pin", { index });
 }
 
-function showTip(node) {
+function tipOf(node) {
   const row = rows[Number(node.dataset.index)];
   if (!row) return;
-  tip.replaceChildren();
-  const name = el("div", "pg-tip-name");
-  name.append(quoted(row[1]), el("span", "pg-tip-id", "id " + row[0]));
-  tip.append(name);
-  const grid = el("dl");
-  for (const [key, text] of [["model", percent(row[2])], ["surprise", fixed(row[3], 2) + " bits"],
-    ["rank", "#" + (row[4] || "?")], ["entropy", fixed(row[5], 2) + " bits"]]) {
-    grid.append(el("dt", "", key), el("dd", "", text));
-  }
-  tip.append(grid);
-  if (row[6]) tip.append(el("div", "pg-tip-note", "given, not drawn"));
-  tip.hidden = false;
-  const box = root.getBoundingClientRect();
-  const at = node.getClientRects()[0];
-  const left = Math.max(4, Math.min(at.left - box.left, box.width - tip.offsetWidth - 4));
-  tip.style.left = left + "px";
-  tip.style.top = at.bottom - box.top + 6 + "px";
+  const facts = terms([["model", percent(row[2])], ["surprise", fixed(row[3], 2) + " bits"],
+    ["rank", "#" + (row[4] || "?")], ["entropy", fixed(row[5], 2) + " bits"]]);
+  showTip(tip, root, node, row[1], "id " + row[0], facts, row[6] ? el("div", "pg-tip-note", "given, not drawn") : "");
 }
 
 list.addEventListener("mouseover", (event) => {
   const node = event.target.closest(".pg-token");
   if (!node) return;
-  showTip(node);
+  tipOf(node);
   look(Number(node.dataset.index));
 });
 list.addEventListener("mouseleave", () => { tip.hidden = true; look(null); });
@@ -224,7 +185,7 @@ list.addEventListener("keydown", (event) => {
   const moves = { ArrowLeft: current - 1, ArrowRight: current + 1, Home: 0, End: nodes.length - 1 };
   if (event.key in moves) {
     setCurrent(moves[event.key], true);
-    showTip(nodes[current]);
+    tipOf(nodes[current]);
     look(current);
   } else if (event.key === "Enter" || event.key === " ") {
     pin(current);
@@ -234,21 +195,10 @@ list.addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
-root.querySelectorAll("[data-mode]").forEach((button) => button.addEventListener("click", () => setMode(button.dataset.mode)));
-root.querySelector(".pg-segment").addEventListener("keydown", (event) => {
-  if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
-  const names = Object.keys(ENDS);
-  const next = names[(names.indexOf(mode) + (event.key === "ArrowRight" ? 1 : names.length - 1)) % names.length];
-  setMode(next);
-  root.querySelector(`[data-mode=${next}]`).focus();
-  event.preventDefault();
-});
+const mark = radios(root.querySelector(".pg-segment"), "mode", setMode);
 function setMode(name) {
   mode = name;
-  root.querySelectorAll("[data-mode]").forEach((button) => {
-    button.setAttribute("aria-checked", String(button.dataset.mode === mode));
-    button.tabIndex = button.dataset.mode === mode ? 0 : -1;
-  });
+  mark(mode);
   root.querySelector(".pg-scale-low").textContent = ENDS[mode][0];
   root.querySelector(".pg-scale-high").textContent = ENDS[mode][1];
   nodes.forEach((node, i) => paint(node, rows[i]));
@@ -257,5 +207,3 @@ root.querySelector('[data-option="marks"]').addEventListener("change", (event) =
 root.querySelector('[data-option="numbers"]').addEventListener("change", (event) => list.classList.toggle("pg-numbers", event.target.checked));
 
 setMode("probability");
-watch("value", draw);
-draw();

@@ -104,9 +104,7 @@ function select(chosen) {
   });
 }
 
-function draw() {
-  const value = props.value;
-  if (!value) return;
+function draw(value) {
   if (value.number !== number) {
     number = value.number; rows = []; nodes = []; current = 0;
     list.replaceChildren(); bars.replaceChildren();
@@ -123,12 +121,7 @@ function draw() {
   select(value.selected);
   list.classList.toggle("pg-empty", !nodes.length && !value.verdict);
   list.classList.toggle("pg-no-text", !nodes.length && Boolean(value.verdict));
-  root.classList.toggle("pg-running", value.running);
-  root.dataset.number = value.number;
-  part(".pg-notice").hidden = !value.notice;
-  part(".pg-notice").textContent = value.notice;
-  part(".pg-phase").textContent = value.running ? value.phase || "starting" : "";
-  part(".pg-facts").replaceChildren(...Playground.facts(value.status));
+  Playground.say(root, value);
   badge(sides.with, value.verdict);
   const parsed = part(".pg-structured-parsed");
   parsed.hidden = !value.parsed;
@@ -143,7 +136,6 @@ function draw() {
   part(".pg-structured-fights").hidden = !value.fights.length;
   part(".pg-structured-fights ul").replaceChildren(...value.fights.map((index) => {
     const item = el("li"), button = el("button", "pg-fight");
-    button.type = "button";
     button.dataset.index = index;
     button.append(sentence(rows[index], index, value.vocab));
     item.append(button);
@@ -173,5 +165,3 @@ list.addEventListener("keydown", (event) => {
   event.preventDefault();
   pin(moves[event.key], true);
 });
-watch("value", draw);
-draw();

@@ -1,5 +1,5 @@
 // A sweep as it comes in: progress, small plots patched in place, and a table whose seeds open their run.
-const { el, when, resolve } = window.Playground;
+const { el } = window.Playground;
 const root = element.querySelector(".pg-sweep");
 const part = (query) => root.querySelector(query);
 const plots = part(".pg-sweep-plots"), select = part("select"), file = part("input[type=file]");
@@ -20,12 +20,10 @@ function box() {
   plots.append(node);
   return { node, caption: caption.firstChild, plot, wired: false };
 }
-function drawPlot(shape, item, style) {
+function drawPlot(shape, item) {
   shape.caption.textContent = item.title;
   shape.node.classList.toggle("pg-wide", item.wide);
-  const drawn = resolve(item.figure, style);
-  window.Plotly.react(shape.plot, drawn.data, drawn.layout, { displayModeBar: false, responsive: true });
-  if (shape.wired) return;
+  if (!Playground.plot(shape.plot, item.figure) || shape.wired) return;
   shape.wired = true;
   shape.plot.on("plotly_click", (event) => {
     const data = event.points[0]?.customdata, run = Array.isArray(data) ? data[0] : data;
@@ -37,14 +35,12 @@ function drawTable(value) {
   const now = JSON.stringify([value.can_open, value.cells.map((cell) => [cell.at, cell.values, cell.runs.length])]);
   if (now === drawnTable) return;
   drawnTable = now;
-  const head = el("tr");
-  head.append(...value.axes.map((name) => el("th", "", name)), el("th", "", "runs, by seed"), ...value.columns.map((name) => el("th", "", name)));
+  const head = el("tr", "", ...value.axes.map((name) => el("th", "", name)), el("th", "", "runs, by seed"), ...value.columns.map((name) => el("th", "", name)));
   part("thead").replaceChildren(head);
   part("tbody").replaceChildren(...value.cells.map((cell) => {
     const line = el("tr"), seeds = el("td", "pg-sweep-seeds");
     for (const [run, seed, text] of cell.runs) {
       const button = el("button", "pg-tool", String(seed));
-      button.type = "button";
       button.title = text;
       button.disabled = !value.can_open;
       button.dataset.run = run;
@@ -63,15 +59,10 @@ function progress(value) {
   return value.done ? count : "";
 }
 
-function draw() {
-  const value = props.value;
-  if (!value) return;
+function draw(value) {
   if (value.number !== number) { number = value.number; plots.replaceChildren(); boxes = []; }
-  root.dataset.number = value.number;
+  Playground.say(root, value);
   root.dataset.done = value.done;
-  root.classList.toggle("pg-running", value.running);
-  part(".pg-notice").hidden = !value.notice;
-  part(".pg-notice").textContent = value.notice;
   const bar = part("progress");
   bar.hidden = !value.running;
   bar.value = value.total ? value.done / value.total : 0;
@@ -83,13 +74,7 @@ function draw() {
   if (!select.options.length) for (const [name, title] of value.measures) select.append(new Option(title, name));
   select.value = value.measure;
   drawTable(value);
-  if (!window.Plotly || !root.offsetParent) return;
-  const style = getComputedStyle(document.body);
-  value.figures.forEach((item, i) => drawPlot(boxes[i] ||= box(), item, style));
+  value.figures.forEach((item, i) => drawPlot(boxes[i] ||= box(), item));
   boxes.splice(value.figures.length).forEach((shape) => shape.node.remove());
 }
-when(() => window.Plotly, draw);
-watch("value", draw);
-draw();
-new MutationObserver(draw).observe(document.body, { attributes: true, attributeFilter: ["class"] });
-new ResizeObserver(draw).observe(root);
+Playground.redraw(root, props, draw);

@@ -18,14 +18,9 @@ function table(name, columns, rows) {
     return line;
   }));
 }
-function draw() {
-  const value = props.value;
-  if (!value) return;
-  root.dataset.number = value.number;
+function draw(value) {
+  Playground.say(root, value);
   root.dataset.done = value.done;
-  root.classList.toggle("pg-running", value.running);
-  part(".pg-notice").hidden = !value.notice;
-  part(".pg-notice").textContent = value.notice;
   part("progress").hidden = !value.running;
   part("progress").value = value.total ? value.done / value.total : 0;
   part(".pg-phase").textContent = value.running ? `${value.phase}: ${value.done} of ${value.total} texts` : value.done ? `${value.done} of ${value.total} texts` : "Press Measure: every prompt is continued by every method. On two cores this takes some minutes.";
@@ -35,5 +30,3 @@ function draw() {
   table("measured", value.columns, value.measured);
   table("published", value.columns, value.published);
 }
-watch("value", draw);
-draw();

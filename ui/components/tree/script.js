@@ -1,9 +1,8 @@
 // The beam tree as SVG: one group per run of tokens, patched in place; the step slider replays the search.
-const { el, visible, spoken, percent, fixed, quoted } = window.Playground;
-const SVG = "http://www.w3.org/2000/svg";
+const { el, put, set, svg, visible, spoken, percent, fixed, quoted, terms, showTip, radios } = window.Playground;
 const root = element.querySelector(".pg-tree");
 const part = (query) => root.querySelector(query);
-const svg = part(".pg-tree-svg"), pane = part(".pg-tree-pan"), edges = part(".pg-tree-edges"), layer = part(".pg-tree-nodes");
+const canvas = part(".pg-tree-svg"), pane = part(".pg-tree-pan"), edges = part(".pg-tree-edges"), layer = part(".pg-tree-nodes");
 const box = part(".pg-tree-box"), tip = part(".pg-tip"), slider = part("[data-part=step]");
 const TOP = 26, READABLE = 0.85, ROW = 36, GAP = 30, PAD = 12, FOLD = 7, ENDS = 3;
 const SIGN = { kept: "", finished: "■", pruned: "✕", lost: "✕", greedy: "" };
@@ -19,15 +18,10 @@ let fold = true;
 let pinned = null, current = null;
 let view = { x: 0, y: 0, k: 1 }, free = false;   // free: the reader has moved the picture
 let size = { width: 0, height: 0 };
-let shapes = new Map();      // segment key -> { g, edge, sign }
+const shapes = new Map();      // segment key -> { g, edge, sign }
 let tokens = new Map();      // node id -> the element that shows it
 let replay = null;
 
-const make = (tag, className) => {
-  const node = document.createElementNS(SVG, tag);
-  if (className) node.setAttribute("class", className);
-  return node;
-};
 // The label as one run of characters, marks for what cannot be seen.
 const glyphs = (label) => {
   const text = visible(label, false).textContent;
@@ -105,7 +99,8 @@ function layout(now, level) {
     let end = start, next = kids(end.children);
     const same = (a, b) => a.now === b.now && a.greedy === b.greedy && best.has(a.id) === best.has(b.id) && a.now !== "finished";
     while (fold && next.length === 1 && same(end, next[0])) { end = next[0]; run.push(end); next = kids(end.children); }
-    const segment = { start, from, next, leaf: !next.length, kind: end.now, greedy: start.greedy, best: best.has(start.id), folded: run.reduce((sum, node) => sum + hidden(node), 0) };
+    const folded = run.reduce((sum, node) => sum + hidden(node), 0);
+    const segment = { start, from, next, leaf: !next.length, kind: end.now, greedy: start.greedy, best: best.has(start.id), folded };
     segment.cells = cells(run, type, segment.best);
     segment.x = (from ? from.x + from.width : rootWidth) + GAP;
     segment.score = `${fixed(end.sum, 2)} │ ${fixed(end.score, 3)}`;
@@ -165,7 +160,8 @@ function cells(run, type, bold) {
   const one = (node) => { const text = glyphs(node.label); return { node, text, width: Math.max(5, width(text, bold ? type.bold : type.word)) }; };
   if (!fold || run.length <= FOLD) return run.map(one);
   const text = ` …${run.length - 2 * ENDS}… `;
-  return [...run.slice(0, ENDS).map(one), { node: run[run.length - ENDS - 1], text, width: width(text, type.word), between: run.length - 2 * ENDS }, ...run.slice(-ENDS).map(one)];
+  const between = { node: run[run.length - ENDS - 1], text, width: width(text, type.word), between: run.length - 2 * ENDS };
+  return [...run.slice(0, ENDS).map(one), between, ...run.slice(-ENDS).map(one)];
 }
 
 // ---- drawing -------------------------------------------------------------------------------------
@@ -174,13 +170,12 @@ function classes(segment) {
   return `pg-${segment.kind}` + (segment.greedy ? " pg-by-greedy" : "") + (segment.best ? " pg-best" : "");
 }
 
-function setText(node, text) { if (node.textContent !== text) node.textContent = text; }
-
 function drawSegment(segment, y, rootWidth) {
   const key = segment.start.id;
   let shape = shapes.get(key);
   if (!shape) {
-    shape = { g: make("g"), under: make("path"), edge: make("path"), score: make("text", "pg-node-score"), sign: make("text", "pg-node-sign"), words: make("g") };
+    shape = { g: svg("g"), under: svg("path", {}, "pg-under"), edge: svg("path"), words: svg("g"),
+      score: svg("text", { x: 3, y: 13 }, "pg-node-score"), sign: svg("text", { y: -4 }, "pg-node-sign") };
     shape.g.append(shape.words, shape.score, shape.sign);
     edges.append(shape.under, shape.edge);
     layer.append(shape.g);
@@ -192,12 +187,9 @@ function drawSegment(segment, y, rootWidth) {
   const bend = y0 === top ? `L ${x} ${top}` : `C ${x0 + GAP * 0.45} ${y0} ${x0 + GAP * 0.05} ${top} ${x} ${top}`;
   const path = `M ${x0} ${y0} ${bend} L ${end} ${top}`;
   const names = classes(segment);
-  shape.edge.setAttribute("d", path);
-  shape.edge.setAttribute("class", "pg-edge " + names);
-  shape.under.setAttribute("d", segment.greedy ? path : "");
-  shape.under.setAttribute("class", "pg-under");
-  shape.g.setAttribute("class", "pg-seg " + names);
-  shape.g.setAttribute("transform", `translate(${x} ${top})`);
+  set(shape.edge, { d: path, class: "pg-edge " + names });
+  set(shape.under, { d: segment.greedy ? path : "" });
+  set(shape.g, { class: "pg-seg " + names, transform: `translate(${x} ${top})` });
   const sign = segment.cells.map((cell) => cell.node.id + ":" + cell.text).join("|");
   if (shape.key !== sign) {
     shape.key = sign;
@@ -210,42 +202,31 @@ function drawSegment(segment, y, rootWidth) {
     node.firstChild.setAttribute("width", cell.width);
     if (!cell.between) {
       tokens.set(cell.node.id, node);
-      node.setAttribute("aria-label", `${spoken(cell.node.label)}, ${WORD[cell.node.now]}, ${percent(Math.exp(cell.node.logp))}, ` +
-        `sum ${fixed(cell.node.sum, 2)}, score ${fixed(cell.node.score, 3)}` + (cell.node.greedy ? ", greedy" : ""));
-      node.setAttribute("aria-level", cell.node.step + 1);
-      node.setAttribute("class", "pg-word" + (cell.node.id === pinned ? " pg-selected" : ""));
-      node.setAttribute("aria-selected", String(cell.node.id === pinned));
+      const label = `${spoken(cell.node.label)}, ${WORD[cell.node.now]}, ${percent(Math.exp(cell.node.logp))}, ` +
+        `sum ${fixed(cell.node.sum, 2)}, score ${fixed(cell.node.score, 3)}` + (cell.node.greedy ? ", greedy" : "");
+      set(node, { "aria-label": label, "aria-level": cell.node.step + 1 });
+      markPinned(node, cell.node.id);
     }
     at += cell.width;
   });
-  setText(shape.score, segment.score);
-  shape.score.setAttribute("x", 3);
-  shape.score.setAttribute("y", 13);
-  setText(shape.sign, segment.flags);
-  shape.sign.setAttribute("x", at + 4);
-  shape.sign.setAttribute("y", -4);
+  put(shape.score, segment.score);
+  put(shape.sign, segment.flags);
+  set(shape.sign, { x: at + 4 });
   shape.seen = true;
 }
 
 function word(cell) {
-  const node = make("g", "pg-word");
-  const back = make("rect");
-  back.setAttribute("y", -18); back.setAttribute("height", 18); back.setAttribute("rx", 2);
-  const text = make("text");
-  text.setAttribute("y", -4);
-  text.textContent = cell.text;
-  node.append(back, text);
-  if (cell.between) node.setAttribute("class", "pg-between");
-  else {
-    node.dataset.id = cell.node.id;
-    node.setAttribute("role", "treeitem");
-    node.setAttribute("tabindex", "-1");
-  }
-  return node;
+  const node = svg("g", {}, cell.between ? "pg-between" : "pg-word");
+  node.append(svg("rect", { y: -18, height: 18, rx: 2 }), svg("text", { y: -4 }, "", cell.text));
+  return cell.between ? node : set(node, { "data-id": cell.node.id, role: "treeitem", tabindex: -1 });
 }
 
-const rootWord = make("text", "pg-root-word");
-const rootEdge = make("path", "pg-edge pg-kept");
+function markPinned(node, id) {
+  set(node, { class: "pg-word" + (id === pinned ? " pg-selected" : ""), "aria-selected": id === pinned });
+}
+
+const rootWord = svg("text", { x: 2, y: TOP - 4 }, "pg-root-word");
+const rootEdge = svg("path", {}, "pg-edge pg-kept");
 
 function drawTree() {
   const now = step();
@@ -255,18 +236,14 @@ function drawTree() {
   const y = (segment) => TOP + segment.row * ROW;
   for (const shape of shapes.values()) shape.seen = false;
   tokens = new Map();
-  for (const segment of plan.segments) {
-    drawSegment(segment, y, plan.rootWidth);
-  }
+  for (const segment of plan.segments) drawSegment(segment, y, plan.rootWidth);
   for (const [key, shape] of shapes) {
     if (shape.seen) continue;
     shape.g.remove(); shape.edge.remove(); shape.under.remove();
     shapes.delete(key);
   }
   if (plan.segments.length) {
-    setText(rootWord, plan.rootText);
-    rootWord.setAttribute("x", 2);
-    rootWord.setAttribute("y", TOP - 4);
+    put(rootWord, plan.rootText);
     rootEdge.setAttribute("d", `M 0 ${TOP} L ${plan.rootWidth} ${TOP}`);
     if (!rootWord.parentNode) { layer.append(rootWord); edges.append(rootEdge); }
   } else { rootWord.remove(); rootEdge.remove(); }
@@ -282,21 +259,14 @@ function drawTree() {
 function drawControls(now, level, count) {
   slider.max = lastStep();
   slider.value = now;
-  slider.style.setProperty("--fill", `${lastStep() ? (now / lastStep()) * 100 : 0}%`);
+  Playground.fill(slider);
   part(".pg-tree-step").textContent = nodes.size ? `step ${now + 1} of ${lastStep() + 1}` : "";
   root.dataset.step = now;
-  root.querySelectorAll("[data-detail]").forEach((button) => {
-    button.setAttribute("aria-checked", String(button.dataset.detail === level));
-    button.tabIndex = button.dataset.detail === level ? 0 : -1;
-  });
+  markDetail(level);
   const legend = [["kept", "───", `kept: ${count.kept} alive`], ["finished", "──■", `finished: ${count.finished}`],
     ["lost", "╌╌✕", `pruned after some steps: ${count.lost}`], ["pruned", "┄┄✕", `never kept: ${count.pruned}`],
     ["greedy", "━━━", "greedy: always the likeliest token"], ["best", "━★", "best score"], ["scores", "−3.2 │ −0.8", "sum of log p │ score"]];
-  part(".pg-tree-legend").replaceChildren(...legend.map(([kind, sign, text]) => {
-    const item = el("span", "pg-key-" + kind);
-    item.append(el("i", "", sign), text);
-    return item;
-  }));
+  part(".pg-tree-legend").replaceChildren(...legend.map(([kind, sign, text]) => el("span", "pg-key-" + kind, el("i", "", sign), text)));
 }
 
 function path(id) {
@@ -348,51 +318,40 @@ function zoom(factor, x = box.clientWidth / 2, y = box.clientHeight / 2) {
   place();
 }
 function pan(dx, dy) { view = { ...view, x: view.x + dx, y: view.y + dy }; free = true; place(); }
-svg.addEventListener("wheel", (event) => {
+canvas.addEventListener("wheel", (event) => {
   // A plain wheel scrolls the page until the reader has put the focus into the tree.
-  if (!(event.ctrlKey || event.metaKey || svg.contains(document.activeElement))) return;
+  if (!(event.ctrlKey || event.metaKey || canvas.contains(document.activeElement))) return;
   event.preventDefault();
-  const frame = svg.getBoundingClientRect();
+  const frame = canvas.getBoundingClientRect();
   if (event.shiftKey) pan(-event.deltaY, 0);
   else zoom(Math.exp(-event.deltaY * 0.0015), event.clientX - frame.left, event.clientY - frame.top);
 }, { passive: false });
 let drag = null;
-svg.addEventListener("pointerdown", (event) => { if (event.button === 0) drag = { x: event.clientX, y: event.clientY, moved: false }; });
+canvas.addEventListener("pointerdown", (event) => { if (event.button === 0) drag = { x: event.clientX, y: event.clientY, moved: false }; });
 window.addEventListener("pointermove", (event) => {
   if (!drag) return;
   const dx = event.clientX - drag.x, dy = event.clientY - drag.y;
   if (!drag.moved && Math.hypot(dx, dy) < 4) return;
   drag = { x: event.clientX, y: event.clientY, moved: true };
   tip.hidden = true;
-  svg.classList.add("pg-dragging");
+  canvas.classList.add("pg-dragging");
   pan(dx, dy);
 });
 let dragged = false;
-window.addEventListener("pointerup", () => { dragged = Boolean(drag?.moved); drag = null; svg.classList.remove("pg-dragging"); });
+window.addEventListener("pointerup", () => { dragged = Boolean(drag?.moved); drag = null; canvas.classList.remove("pg-dragging"); });
 
 // ---- looking, pinning, walking -------------------------------------------------------------------
 
-function showTip(target) {
+function tipOf(target) {
   const node = nodes.get(Number(target.dataset.id));
   if (!node) return;
-  const name = el("div", "pg-tip-name");
-  name.append(quoted(node.label), el("span", "pg-tip-id", `step ${node.step + 1} · id ${node.token}`));
-  const grid = el("dl");
-  for (const [key, text] of [["sum of log p", fixed(node.sum, 3)], ["score", fixed(node.score, 4)], ["state", WORD[node.now]]]) {
-    grid.append(el("dt", "", key), el("dd", "", text));
-  }
   const siblings = nodes.has(node.parent) ? nodes.get(node.parent).children : [...nodes.values()].filter((each) => !nodes.has(each.parent));
-  const list = el("ol", "pg-tip-list");
-  for (const each of siblings.slice().sort((a, b) => b.logp - a.logp).slice(0, 10)) {
-    const item = el("li", "pg-is-" + (each.now || each.status) + (each.id === node.id ? " pg-this" : ""));
-    item.append(quoted(each.label), el("span", "pg-tip-p", percent(Math.exp(each.logp))), el("span", "pg-tip-was", WORD[each.now || each.status]));
-    list.append(item);
-  }
-  tip.replaceChildren(name, grid, el("div", "pg-tip-note", "Looked at after the same text:"), list);
-  tip.hidden = false;
-  const frame = box.getBoundingClientRect(), at = target.getBoundingClientRect();
-  tip.style.left = Math.max(4, Math.min(at.left - frame.left, frame.width - tip.offsetWidth - 4)) + "px";
-  tip.style.top = at.bottom - frame.top + 8 + "px";
+  const list = siblings.slice().sort((a, b) => b.logp - a.logp).slice(0, 10).map((each) =>
+    el("li", "pg-is-" + (each.now || each.status) + (each.id === node.id ? " pg-this" : ""), quoted(each.label),
+      el("span", "pg-tip-p", percent(Math.exp(each.logp))), el("span", "pg-tip-was", WORD[each.now || each.status])));
+  showTip(tip, box, target, node.label, `step ${node.step + 1} · id ${node.token}`,
+    terms([["sum of log p", fixed(node.sum, 3)], ["score", fixed(node.score, 4)], ["state", WORD[node.now]]]),
+    el("div", "pg-tip-note", "Looked at after the same text:"), el("ol", "pg-tip-list", ...list));
 }
 
 function focusable() {
@@ -410,15 +369,12 @@ function walk(id) {
   const dx = at.left < frame.left + 10 ? frame.left + 10 - at.left : Math.min(0, frame.right - 10 - at.right);
   const dy = at.top < frame.top + 4 ? frame.top + 4 - at.top : Math.min(0, frame.bottom - 10 - at.bottom);
   if (dx || dy) pan(dx, dy);
-  showTip(node);
+  tipOf(node);
 }
 
 function pin(id) {
   pinned = pinned === id ? null : id;
-  for (const [each, node] of tokens) {
-    node.setAttribute("class", "pg-word" + (each === pinned ? " pg-selected" : ""));
-    node.setAttribute("aria-selected", String(each === pinned));
-  }
+  for (const [each, node] of tokens) markPinned(node, each);
   drawText();
 }
 
@@ -443,7 +399,7 @@ function neighbour(key) {
   return found;
 }
 
-layer.addEventListener("mouseover", (event) => { const node = event.target.closest("[data-id]"); if (node && !drag?.moved) showTip(node); });
+layer.addEventListener("mouseover", (event) => { const node = event.target.closest("[data-id]"); if (node && !drag?.moved) tipOf(node); });
 layer.addEventListener("mouseleave", () => { tip.hidden = true; });
 layer.addEventListener("focusout", () => { tip.hidden = true; });
 layer.addEventListener("click", (event) => {
@@ -453,16 +409,13 @@ layer.addEventListener("click", (event) => {
   focusable();
   pin(current);
 });
-svg.addEventListener("keydown", (event) => {
+canvas.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const pans = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], ArrowDown: [0, -60] };
   if (event.shiftKey && event.key in pans) pan(...pans[event.key]);
-  else if (event.key in pans && current !== null) { const next = neighbour(event.key); if (next !== null) walk(next); }
-  else if (event.key === "Enter" || event.key === " ") { if (current !== null) pin(current); }
-  else if (event.key === "+" || event.key === "=") zoom(1.25);
+  else if (event.key in pans && current !== null) { const next = neighbour(event.key); if (next !== null) walk(next); } else if (event.key === "Enter" || event.key === " ") { if (current !== null) pin(current); } else if (event.key === "+" || event.key === "=") zoom(1.25);
   else if (event.key === "-") zoom(0.8);
-  else if (event.key === "0") { free = false; fit(); }
-  else return;
+  else if (event.key === "0") { free = false; fit(); } else return;
   event.preventDefault();
 });
 
@@ -487,37 +440,19 @@ const ACTIONS = {
   },
 };
 for (const [name, act] of Object.entries(ACTIONS)) part(`[data-do=${name}]`).addEventListener("click", act);
-root.querySelectorAll("[data-detail]").forEach((button) => button.addEventListener("click", () => { detail = button.dataset.detail; drawTree(); }));
-part(".pg-segment").addEventListener("keydown", (event) => {
-  if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
-  const all = [...root.querySelectorAll("[data-detail]")];
-  const at = all.findIndex((button) => button.getAttribute("aria-checked") === "true");
-  const next = all[(at + (event.key === "ArrowRight" ? 1 : all.length - 1)) % all.length];
-  next.click();
-  next.focus();
-  event.preventDefault();
-});
+const markDetail = radios(part(".pg-segment"), "detail", (level) => { detail = level; drawTree(); });
 part("[data-option=fold]").addEventListener("change", (event) => { fold = event.target.checked; drawTree(); });
 document.addEventListener("pg-pick-beam", (event) => { if (nodes.has(event.detail)) { pinned = null; pin(event.detail); drawTree(); } });
 
-function draw() {
-  const value = props.value;
-  if (!value) return;
+function draw(value) {
   if (value.number !== number) {
     number = value.number;
     chosenStep = pinned = current = null;
     free = false;
     endReplay();
   }
-  root.classList.toggle("pg-running", value.running);
-  root.dataset.number = value.number;
-  part(".pg-notice").hidden = !value.notice;
-  part(".pg-notice").textContent = value.notice;
-  part(".pg-phase").textContent = value.running ? value.phase || "starting" : "";
-  part(".pg-facts").replaceChildren(...Playground.facts(value.status));
+  Playground.say(root, value);
   read(value);
   if (box.clientWidth) drawTree(); // hidden tab: drawn when it is shown
 }
-watch("value", draw);
-draw();
 new ResizeObserver(() => { if (box.clientWidth && props.value) { if (!rootWord.parentNode) drawTree(); else if (!free) fit(); } }).observe(box);

@@ -48,5 +48,3 @@ function draw() {
     })));
   }
 }
-watch("value", draw);
-draw();
