@@ -65,6 +65,7 @@ class RecordedEngine:
         self.traces, self.capabilities = list(traces), capabilities
         self.model_name = traces[0].started.model if traces else "recorded"
         self.precision, self.device = "recorded", "none"
+        self.notes: tuple[str, ...] = ()
         self.context_length = self.vocab_size = self.num_layers = self.kv_bytes_per_token = 0
         self.block_size = 16
         self.notes: Sequence[str] = ()

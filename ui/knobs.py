@@ -14,7 +14,6 @@ from typing import Any
 from backend import Request, SamplingParams
 from backend.errors import RequestError
 from backend.stages import ORDERS, STAGES
-from ui.presets.settings import SamplingPreset
 
 # The stages whose setting is a number, in the order of the page: those of the draw first.
 KNOBS = tuple(
@@ -32,10 +31,10 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def describe(presets: Iterable[SamplingPreset] = ()) -> dict[str, Any]:
-    """What the knobs component needs to draw itself."""
+def describe(presets: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """What the knobs component needs to draw itself; `presets` are the entries of its menu."""
     return {
-        "presets": [_menu_entry(preset) for preset in presets],
+        "presets": list(presets),
         "knobs": [
             {
                 **{key: getattr(knob, key) for key in ("name", "title", "group", "step", "neutral", "hint")},
@@ -48,19 +47,6 @@ def describe(presets: Iterable[SamplingPreset] = ()) -> dict[str, Any]:
         "orders": {name: list(order) for name, order in ORDERS.items()},
         "titles": {spec.name: spec.title for spec in STAGES.values()},
         "defaults": DEFAULTS,
-    }
-
-
-def _menu_entry(preset: SamplingPreset) -> dict[str, Any]:
-    settings = settings_of(preset.settings) | {"chat": preset.chat}
-    if preset.max_new_tokens is not None:
-        settings["max_new_tokens"] = preset.max_new_tokens
-    return {
-        "name": preset.name,
-        "title": preset.title,
-        "about": preset.purpose,
-        "group": preset.source,
-        "settings": settings,
     }
 
 

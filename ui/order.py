@@ -8,10 +8,14 @@ the picture with the highest one (components/shared.js).
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 _numbers = itertools.count(1)
 
 
-def drawn() -> int:
-    """A number higher than all before; take it before reading what is drawn."""
-    return next(_numbers)
+def ordered(look: Callable[[], Any]) -> Any:
+    """What `look` returns, with "drawn": a number higher than all before, taken before it looks."""
+    number = next(_numbers)
+    picture = look()
+    return {**picture, "drawn": number} if isinstance(picture, dict) else picture

@@ -18,7 +18,7 @@ from ui.header import Header
 from ui.loading import Loader
 from ui.payloads import run as payloads
 from ui.presets.lessons import LESSONS_FOLDER, load_lessons
-from ui.presets.settings import SamplingPreset
+from ui.presets.settings import SamplingPreset, menu_entry
 from ui.session import Session, take_settings
 from ui.tabs import speculate, structure
 from ui.tabs.beams import Beams
@@ -83,7 +83,7 @@ def build(
                     "knobs",
                     {"number": 1, "settings": settings, "activity": payloads.activity(first.inspect)},
                     "pg-knobs",
-                    spec={**knobs.describe(presets), "defaults": settings},
+                    spec={**knobs.describe(map(menu_entry, presets)), "defaults": settings},
                 )
             with gr.Column(elem_id="pg-main"), gr.Tabs(selected="inspect", elem_id="pg-tabs") as tabs:
                 page = Page(loader, first, state, turned, tabs, lessons)

@@ -10,7 +10,7 @@ from backend import SamplingParams
 from backend.errors import RequestError
 from backend.stages import ORDERS
 from ui import knobs
-from ui.presets.settings import load_sampling_presets
+from ui.presets.settings import load_sampling_presets, menu_entry
 
 
 def test_every_number_of_sampling_params_has_a_knob_with_its_neutral_value() -> None:
@@ -66,7 +66,7 @@ def test_a_request_takes_over_every_setting() -> None:
 
 
 def test_every_preset_gives_settings_that_a_request_accepts() -> None:
-    entries = knobs.describe(load_sampling_presets().values())["presets"]
+    entries = knobs.describe(map(menu_entry, load_sampling_presets().values()))["presets"]
     assert entries
     for entry in entries:
         knobs.request("x", {**knobs.DEFAULTS, **entry["settings"]}, "")

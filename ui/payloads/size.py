@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ui.presets.model_shapes import ModelShape
+from ui.runs.model_shape import ModelShape
 from ui.runs.size import BYTES, SizeState
 
 CONTEXTS = (512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from backend.request import SamplingParams
+from ui import knobs
 
 SAMPLING_FOLDER = Path(__file__).parents[2] / "presets" / "sampling"
 
@@ -39,6 +40,20 @@ class SamplingPreset:
     settings: SamplingParams
     chat: bool = False
     max_new_tokens: int | None = None
+
+
+def menu_entry(preset: SamplingPreset) -> dict[str, Any]:
+    """The preset as the menu of the knobs holds it."""
+    settings = knobs.settings_of(preset.settings) | {"chat": preset.chat}
+    if preset.max_new_tokens is not None:
+        settings["max_new_tokens"] = preset.max_new_tokens
+    return {
+        "name": preset.name,
+        "title": preset.title,
+        "about": preset.purpose,
+        "group": preset.source,
+        "settings": settings,
+    }
 
 
 def load_sampling_presets(folder: Path = SAMPLING_FOLDER) -> dict[str, SamplingPreset]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from backend import RequestError
-from ui.presets.model_shapes import ModelShape, from_config
+from ui.runs.model_shape import ModelShape, from_config
 
 BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 MAX_TOKENS, MAX_BATCH = 10_000_000, 100_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import gradio as gr
@@ -13,7 +14,7 @@ from backend.errors import PlaygroundError, RequestError
 from backend.protocol import Capabilities, EngineProtocol
 from ui import components
 from ui.loading import Loader
-from ui.order import drawn
+from ui.order import ordered
 from ui.presets.lessons import Lesson
 from ui.session import Session, View, take_settings
 from ui.tabs.compose import Compose
@@ -213,13 +214,8 @@ class Tab:
         yield {**(draw or self.draw_end)(session), **buttons()}
 
     def draw(self, session: Session, *only: gr.HTML) -> Updates:
-        """The cards anew, or only these. Their order number is taken before the session is read."""
-        number = drawn()
-        pictures = {card: self.cards[card](session) for card in only or self.cards}
-        return {
-            card: {**picture, "drawn": number} if isinstance(picture, dict) else picture
-            for card, picture in pictures.items()
-        }
+        """The cards anew, or only these, each with its number in the order of all pictures."""
+        return {card: ordered(partial(self.cards[card], session)) for card in only or self.cards}
 
     def draw_live(self, session: Session) -> Updates:
         """What is drawn while a run goes on."""

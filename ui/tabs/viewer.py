@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -9,7 +10,7 @@ import gradio as gr
 from backend.errors import PlaygroundError
 from backend.events import TokenDecoded
 from ui import knobs
-from ui.order import drawn
+from ui.order import ordered
 from ui.payloads import run as payloads
 from ui.plots import trace as plots
 from ui.session import Session, View, step_request
@@ -90,8 +91,7 @@ class Viewer:
         self.tab.on(self.strip.whole, self._whole, outputs=[self.strip])
 
     def _whole(self, session: Session) -> Updates:
-        number = drawn()
-        return {self.strip: {**self._strip(session, whole=True), "drawn": number}}
+        return {self.strip: ordered(partial(self._strip, session, whole=True))}
 
     def _show(self, session: Session, event: gr.EventData) -> Updates:
         """Look at a token in passing; no index looks back at the pinned one."""
