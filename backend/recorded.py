@@ -68,7 +68,6 @@ class RecordedEngine:
         self.notes: tuple[str, ...] = ()
         self.context_length = self.vocab_size = self.num_layers = self.kv_bytes_per_token = 0
         self.block_size = 16
-        self.notes: Sequence[str] = ()
 
     def stream(self, request: Request, parent: object = None) -> RecordedStream:
         """Play the run of this request.

@@ -10,9 +10,9 @@ from typing import Any
 import gradio as gr
 
 from backend import Request
-from backend.errors import PlaygroundError, RequestError
+from backend.errors import RequestError
 from ui import knobs
-from ui.api.generation import known, readable
+from ui.api.generation import known, readable_errors
 from ui.loading import Loader
 from ui.payloads import pool as pool_payloads
 from ui.payloads import size as size_payloads
@@ -57,7 +57,7 @@ class CacheApi:
             memory: bytes reserved and share wasted in blocks and in buffers.
         """
         state = KvState(buffer=buffer)
-        try:
+        with readable_errors():
             if not 1 <= len(prompts) <= MAX_MEMBERS:
                 raise RequestError(f"prompts must be 1 to {MAX_MEMBERS} texts, got {len(prompts)}")
             if pool not in POOLS:
@@ -80,8 +80,6 @@ class CacheApi:
                 for _ in crowd:
                     pass
             state.refresh()
-        except PlaygroundError as error:
-            raise readable(error) from None
         now = time.perf_counter() - state.crowd.began
         listed = pool_payloads.requests(View(), state, chosen.block_size, now)
         return {
@@ -121,6 +119,6 @@ class CacheApi:
         if not state.notice:
             state = turned(state, shapes, asked)
         if state.notice:
-            raise readable(RequestError(state.notice))
+            raise gr.Error(state.notice, print_exception=False)
         found = size_payloads.payload(state, shapes)
         return {key: found[key] for key in ("title", "total", "per_token", "numbers", "grouping", "note")}

@@ -16,7 +16,7 @@ from backend.interop.foreign import read
 from backend.metrics import TextMetrics, describe, self_bleu
 from backend.sweep import Axis, Sweep, requests
 from ui import knobs
-from ui.api.generation import known, readable
+from ui.api.generation import known, readable_errors
 from ui.loading import Loader
 from ui.payloads.compare import sentence
 from ui.runs.lanes import NAMES, Lane, Lanes
@@ -55,7 +55,7 @@ class ExperimentsApi:
             first token that differs from the first lane's, its kind, the stages that caused it, and a
             sentence.
         """
-        try:
+        with readable_errors():
             engine = self.loader.wait_for()
             made = lane_requests(prompt, known(settings), lanes, secrets.token_hex(16))
             compared = Lanes([Lane(request) for request in made])
@@ -65,8 +65,6 @@ class ExperimentsApi:
                     for event in stream:
                         lane.add(event)
             compared.compare(engine)
-        except PlaygroundError as error:
-            raise readable(error) from None
         traces = [lane.trace for lane in compared.lanes]
         return {
             "seed": made[0].seed,
@@ -98,7 +96,7 @@ class ExperimentsApi:
             One entry per run: value, seed, text, reason and its measures (perplexity, loop, repeated_4grams,
             distinct_1 to 3, entropy in bits, survivors, acted, num_tokens).
         """
-        try:
+        with readable_errors():
             base = knobs.request(prompt, known(settings), secrets.token_hex(16))
             if base.max_new_tokens > SWEEP_TOKENS:
                 raise RequestError(f"a sweep takes at most {SWEEP_TOKENS} new tokens a run")
@@ -107,11 +105,9 @@ class ExperimentsApi:
             made = requests(base, axes, seeds)
             with Sweep(self.loader.wait_for(), made) as runs:
                 outcomes = sorted(runs, key=lambda outcome: outcome.index)
-        except PlaygroundError as error:
-            raise readable(error) from None
-        failed = next((outcome.error for outcome in outcomes if outcome.error), "")
-        if failed:
-            raise readable(PlaygroundError(failed))
+            failed = next((outcome.error for outcome in outcomes if outcome.error), "")
+            if failed:
+                raise PlaygroundError(failed)
         rows = [row(axes, made[outcome.index], outcome) for outcome in outcomes]
         return [
             {
@@ -134,13 +130,11 @@ class ExperimentsApi:
             self_bleu (null for one text), and texts: each with num_tokens, perplexity, mean_entropy (nats),
             phrase (repeated at the end, or null), repeated_4grams, distinct_1, distinct_2 and distinct_3.
         """
-        try:
+        with readable_errors():
             if not isinstance(texts, list) or not 1 <= len(texts) <= 64 or not all(map(_is_text, texts)):
                 raise RequestError("texts must be a list of 1 to 64 texts")
             engine, salt = self.loader.wait_for(), secrets.token_hex(16)
             found = [describe(engine.score(text, cache_salt=salt).steps()) for text in texts]
-        except PlaygroundError as error:
-            raise readable(error) from None
         return {"self_bleu": self_bleu(texts), "texts": [_plain(item) for item in found]}
 
     def export_code(
@@ -156,11 +150,9 @@ class ExperimentsApi:
         Returns:
             title, language, code and notes.
         """
-        try:
+        with readable_errors():
             asked = knobs.request(prompt, known(settings), "")
             return dataclasses.asdict(export(asked, target, known_as(self.loader.wait_for().model_name)))
-        except PlaygroundError as error:
-            raise readable(error) from None
 
     def read_settings(self, text: str) -> dict[str, Any]:
         """Read another engine's settings: a GenerationConfig, or a body for llama.cpp, vLLM or OpenAI.
@@ -172,12 +164,10 @@ class ExperimentsApi:
             source, settings as /generate takes them, prompt (null without one), and notes on defaults
             filled in and on what could not be taken over.
         """
-        try:
+        with readable_errors():
             if not isinstance(text, str):
                 raise RequestError("text must be JSON text")
             found = read(text)
-        except PlaygroundError as error:
-            raise readable(error) from None
         own = dict(found.values)
         prompt = own.pop("prompt", None)
         settings = knobs.settings_of(found.sampling) | own

@@ -4,7 +4,8 @@
 
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -91,11 +92,9 @@ class Api:
             "seed": seed,
             "chat": chat,
         }
-        try:
+        with readable_errors():
             engine = self.loader.wait_for()
             trace = engine.generate(knobs.request(prompt, values, secrets.token_hex(16)))
-        except PlaygroundError as error:
-            raise readable(error) from None
         return trace.text, json.loads(trace.to_json())
 
     def score(self, text: str) -> tuple[float | None, dict[str, Any]]:
@@ -108,10 +107,8 @@ class Api:
             The perplexity, and the trace as JSON of version 1, whose TokenDecoded events carry
             model_logprob (nats) and rank of every token after the first.
         """
-        try:
+        with readable_errors():
             trace = self.loader.wait_for().score(text, cache_salt=secrets.token_hex(16))
-        except PlaygroundError as error:
-            raise readable(error) from None
         return trace.perplexity, json.loads(trace.to_json())
 
     def beam_search(
@@ -206,7 +203,7 @@ class Api:
             tokens_per_call, and predicted by the formula); and the trace as JSON of version 1, whose
             DraftVerified events hold every check.
         """
-        try:
+        with readable_errors():
             asked = knobs.request(prompt, known(settings), secrets.token_hex(16))
             engine = self.loader.wait_for()
             strategy = Speculative(
@@ -216,8 +213,6 @@ class Api:
                 **source(draft, engine.num_layers),
             )
             trace = engine.generate(replace(asked, strategy=strategy))
-        except PlaygroundError as error:
-            raise readable(error) from None
         counted = rates(rounds(trace.events))
         names = ("num_rounds", "num_drafted", "num_checked", "num_accepted", "num_tokens", "acceptance")
         counts = {name: getattr(counted, name) for name in (*names, "tokens_per_call", "predicted")}
@@ -251,7 +246,7 @@ class Api:
             free_text, structure, and notes on what the grammar was narrowed to); and the trace as JSON of
             version 1, whose TokenDecoded events hold what the grammar meant at each step.
         """
-        try:
+        with readable_errors():
             grammar = Grammar(
                 json_schema=json_schema,  # type: ignore[arg-type]  # a mapping is written as JSON there
                 regex=regex,
@@ -264,8 +259,6 @@ class Api:
             loaded = self.loader.wait_for()
             notes = loaded.check_grammar(grammar).notes
             trace = loaded.generate(replace(asked, grammar=grammar))
-        except PlaygroundError as error:
-            raise readable(error) from None
         judged = trace.verdict
         names = ("status", "reason", "free_text", "structure")
         verdict: dict[str, Any] = {name: getattr(judged, name) for name in names} if judged else {}
@@ -275,12 +268,10 @@ class Api:
         self, prompt: str, settings: Any, strategy: Callable[[], BeamSearch | BestOf]
     ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Run a request of several texts; `settings` are checked like those of /generate."""
-        try:
+        with readable_errors():
             asked = knobs.request(prompt, known(settings), secrets.token_hex(16))
             asked = replace(asked, strategy=strategy(), num_candidates=0)
             trace = self.loader.wait_for().generate(asked)
-        except PlaygroundError as error:
-            raise readable(error) from None
         return _listed(trace), json.loads(trace.to_json())
 
 
@@ -316,5 +307,14 @@ def _listed(trace: Trace) -> list[dict[str, Any]]:
     return rows
 
 
-def readable(error: PlaygroundError) -> gr.Error:
-    return gr.Error(str(error), print_exception=False)
+@contextmanager
+def readable_errors() -> Iterator[None]:
+    """What is refused on purpose reaches the caller as text, without a traceback.
+
+    Raises:
+        gr.Error: the text.
+    """
+    try:
+        yield
+    except PlaygroundError as error:
+        raise gr.Error(str(error), print_exception=False) from None

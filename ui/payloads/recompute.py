@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from backend.events import Finished, TokenDecoded
+from ui.plots.layout import layout
 from ui.runs.recompute import Measured, Recompute, measure
 
 
@@ -52,16 +53,9 @@ def figure(measured: Sequence[Measured]) -> dict[str, Any]:
         }
         for (name, colour, dash), run in zip(styles, measured, strict=False)
     ]
-    axis = {"gridcolor": "var(--pg-line)", "zeroline": False, "color": "var(--pg-muted)", "fixedrange": True}
-    return {
-        "data": traces,
-        "layout": {
-            "margin": {"l": 44, "r": 8, "t": 6, "b": 34},
-            "showlegend": False,
-            "paper_bgcolor": "rgba(0,0,0,0)",
-            "plot_bgcolor": "rgba(0,0,0,0)",
-            "font": {"size": 11},
-            "xaxis": {**axis, "title": {"text": "token", "standoff": 6}},
-            "yaxis": {**axis, "rangemode": "tozero", "title": {"text": "ms", "standoff": 6}},
-        },
-    }
+    look = layout(
+        (44, 8, 6, 34),
+        {"title": {"text": "token", "standoff": 6}},
+        {"rangemode": "tozero", "title": {"text": "ms", "standoff": 6}},
+    )
+    return {"data": traces, "layout": look}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from backend.events import TokenDecoded
+from ui.plots.layout import layout
 from ui.plots.trace import plain
 from ui.runs.lanes import NAMES, Lanes
 
@@ -30,27 +31,17 @@ def probabilities(compared: Lanes) -> dict[str, Any] | None:
     longest = max((len(line["x"]) for line in lines), default=0)
     if longest < 2:
         return None
-    axis = {"gridcolor": "var(--pg-line)", "zeroline": False, "color": "var(--pg-muted)", "fixedrange": True}
-    layout = {
-        "height": 190,
-        "margin": {"l": 34, "r": 8, "t": 4, "b": 30},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"size": 11, "color": "var(--pg-muted)"},
-        "showlegend": True,
-        "legend": {
-            "orientation": "h",
-            "y": 1.12,
-            "x": 1,
-            "xanchor": "right",
-            "font": {"color": "var(--pg-ink)"},
-        },
-        "hovermode": "closest",
-        "dragmode": False,
-        "xaxis": {**axis, "showgrid": False, "tickformat": "d", "range": [1, max(longest, 8)]},
-        "yaxis": {**axis, "range": [0, 1.02], "tickformat": ".0%", "nticks": 5},
-    }
-    return {"data": lines, "layout": layout}
+    legend = {"orientation": "h", "y": 1.12, "x": 1, "xanchor": "right", "font": {"color": "var(--pg-ink)"}}
+    look = layout(
+        (34, 8, 4, 30),
+        {"showgrid": False, "tickformat": "d", "range": [1, max(longest, 8)]},
+        {"range": [0, 1.02], "tickformat": ".0%", "nticks": 5},
+        height=190,
+        showlegend=True,
+        legend=legend,
+        hovermode="closest",
+    )
+    return {"data": lines, "layout": look}
 
 
 def _line(name: str, steps: Sequence[TokenDecoded], colour: str, dash: str, width: float) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ui.plots.layout import layout
 from ui.plots.trace import plain
 from ui.runs.reselect import Recorded, votes
 
@@ -35,17 +36,15 @@ def histogram(found: Recorded, chosen: str | None) -> dict[str, Any] | None:
             "color": ["var(--pg-accent)" if is_chosen else "var(--pg-gone)" for _, _, is_chosen in bars]
         },
     }
-    axis = {"color": "var(--pg-ink)", "fixedrange": True, "zeroline": False, "showgrid": False}
-    return {
-        "data": [trace],
-        "layout": {
-            **_layout(max(60, 24 * len(bars) + 12)),
-            "margin": {"l": 10, "r": 40, "t": 2, "b": 4},
-            "bargap": 0.25,
-            "xaxis": {**axis, "visible": False, "range": [0, max(count for _, count, _ in bars) * 1.08]},
-            "yaxis": {**axis, "autorange": "reversed", "automargin": True, "type": "category"},
-        },
-    }
+    axis = {"color": "var(--pg-ink)", "showgrid": False}
+    look = layout(
+        (10, 40, 2, 4),
+        {**axis, "visible": False, "range": [0, max(count for _, count, _ in bars) * 1.08]},
+        {**axis, "autorange": "reversed", "automargin": True, "type": "category"},
+        height=max(60, 24 * len(bars) + 12),
+        bargap=0.25,
+    )
+    return {"data": [trace], "layout": look}
 
 
 def heat_map(found: Recorded, chosen: int | None) -> dict[str, Any] | None:
@@ -69,15 +68,15 @@ def heat_map(found: Recorded, chosen: int | None) -> dict[str, Any] | None:
     }
     if size <= 12:
         trace |= {"texttemplate": "%{z:.0f}", "textfont": {"size": 10}}
-    axis = {"color": "var(--pg-muted)", "fixedrange": True, "type": "category", "showgrid": False}
-    layout = {
-        **_layout(min(360, max(150, 26 * size + 40))),
-        "margin": {"l": 26, "r": 6, "t": 4, "b": 22},
-        "xaxis": {**axis, "constrain": "domain"},
-        "yaxis": {**axis, "autorange": "reversed"},
-    }
+    axis = {"type": "category", "showgrid": False}
+    look = layout(
+        (26, 6, 4, 22),
+        {**axis, "constrain": "domain"},
+        {**axis, "autorange": "reversed"},
+        height=min(360, max(150, 26 * size + 40)),
+    )
     if chosen is not None:
-        layout["shapes"] = [
+        look["shapes"] = [
             {
                 "type": "rect",
                 "xref": "paper",
@@ -88,15 +87,4 @@ def heat_map(found: Recorded, chosen: int | None) -> dict[str, Any] | None:
                 "line": {"color": "var(--pg-heat)", "width": 2},
             }
         ]
-    return {"data": [trace], "layout": layout}
-
-
-def _layout(height: int) -> dict[str, Any]:
-    return {
-        "height": height,
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"size": 11, "color": "var(--pg-muted)"},
-        "showlegend": False,
-        "dragmode": False,
-    }
+    return {"data": [trace], "layout": look}

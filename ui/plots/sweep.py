@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from ui.plots.layout import layout
 from ui.runs.sweep_table import MEASURES, Table, cells, values
 from ui.titles import title
 
@@ -70,10 +71,16 @@ def band(table: Table, measure: str) -> dict[str, Any]:
             "marker": {"color": "var(--pg-heat)", "size": 6, "opacity": 0.75},
         },
     ]
-    layout = _layout(150, title(table.axes[0].knob))
+    look = layout(
+        (38, 6, 6, 32),
+        {"showgrid": False, "title": {"text": title(table.axes[0].knob), "standoff": 4}, "nticks": 8},
+        {"rangemode": "tozero", "nticks": 4},
+        height=150,
+        hovermode="closest",
+    )
     if measure in LOGARITHMIC:
-        layout["yaxis"] |= {"type": "log", "rangemode": "normal", "dtick": 1}
-    return {"data": data, "layout": layout}
+        look["yaxis"] |= {"type": "log", "rangemode": "normal", "dtick": 1}
+    return {"data": data, "layout": look}
 
 
 def heat_map(table: Table, measure: str) -> dict[str, Any]:
@@ -100,12 +107,11 @@ def heat_map(table: Table, measure: str) -> dict[str, Any]:
         "hovertemplate": "%{x}, %{y}: %{z:.4~g}<extra></extra>",
         "colorbar": {"thickness": 8, "outlinewidth": 0},
     }
-    layout = _layout(max(200, 34 * len(down) + 70), title(table.axes[0].knob))
-    axis = {"type": "category", "fixedrange": True, "color": "var(--pg-muted)", "showgrid": False}
-    layout["xaxis"] = {**axis, "title": {"text": title(table.axes[0].knob)}}
-    layout["yaxis"] = {**axis, "title": {"text": title(table.axes[1].knob)}}
-    layout["margin"] = {"l": 60, "r": 8, "t": 6, "b": 40}
-    return {"data": [trace], "layout": layout}
+    names = [
+        {"title": {"text": title(axis.knob)}, "type": "category", "showgrid": False} for axis in table.axes
+    ]
+    look = layout((60, 8, 6, 40), names[0], names[1], height=max(200, 34 * len(down) + 70))
+    return {"data": [trace], "layout": look}
 
 
 def middle(found: Sequence[float], measure: str) -> float | None:
@@ -113,19 +119,3 @@ def middle(found: Sequence[float], measure: str) -> float | None:
     if not found:
         return None
     return statistics.fmean(found) if measure == "loop" else statistics.median(found)
-
-
-def _layout(height: int, across: str) -> dict[str, Any]:
-    axis = {"gridcolor": "var(--pg-line)", "zeroline": False, "color": "var(--pg-muted)", "fixedrange": True}
-    return {
-        "height": height,
-        "margin": {"l": 38, "r": 6, "t": 6, "b": 32},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"size": 11, "color": "var(--pg-muted)"},
-        "showlegend": False,
-        "hovermode": "closest",
-        "dragmode": False,
-        "xaxis": {**axis, "showgrid": False, "title": {"text": across, "standoff": 4}, "nticks": 8},
-        "yaxis": {**axis, "rangemode": "tozero", "nticks": 4},
-    }

@@ -11,6 +11,7 @@ from typing import Any
 
 from backend.events import TokenDecoded
 from ui.numbers import bits, number
+from ui.plots.layout import layout
 
 MAX_LABEL = 40
 
@@ -69,17 +70,11 @@ def _height(nats: float) -> float | str | None:
 
 
 def _layout(num_steps: int) -> dict[str, Any]:
-    axis = {"gridcolor": "var(--pg-line)", "zeroline": False, "color": "var(--pg-muted)", "fixedrange": True}
-    return {
-        "height": 108,
-        "margin": {"l": 28, "r": 6, "t": 4, "b": 18},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"size": 11, "color": "var(--pg-muted)"},
-        "showlegend": False,
-        "bargap": 0.15 if num_steps < 200 else 0,
-        "hovermode": "closest",
-        "dragmode": False,
-        "xaxis": {**axis, "range": [-0.6, max(num_steps, 12) - 0.4], "showgrid": False, "tickformat": "d"},
-        "yaxis": {**axis, "rangemode": "tozero", "nticks": 4},
-    }
+    return layout(
+        (28, 6, 4, 18),
+        {"range": [-0.6, max(num_steps, 12) - 0.4], "showgrid": False, "tickformat": "d"},
+        {"rangemode": "tozero", "nticks": 4},
+        height=108,
+        bargap=0.15 if num_steps < 200 else 0,
+        hovermode="closest",
+    )
