@@ -75,23 +75,8 @@ class Api:
         Returns:
             The generated text, and the trace as JSON of version 1.
         """
-        values = {
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "min_p": min_p,
-            "typical_p": typical_p,
-            "repetition_penalty": repetition_penalty,
-            "frequency_penalty": frequency_penalty,
-            "presence_penalty": presence_penalty,
-            "no_repeat_ngram_size": no_repeat_ngram_size,
-            "logit_bias": {} if logit_bias is None else logit_bias,
-            "order": order,
-            "max_new_tokens": max_new_tokens,
-            "stop": [] if stop is None else stop,
-            "seed": seed,
-            "chat": chat,
-        }
+        logit_bias, stop = ({} if logit_bias is None else logit_bias), ([] if stop is None else stop)
+        values = {name: value for name, value in locals().items() if name in knobs.DEFAULTS}
         with readable_errors():
             engine = self.loader.wait_for()
             trace = engine.generate(knobs.request(prompt, values, secrets.token_hex(16)))
