@@ -21,6 +21,7 @@ from ui.loading import Loader
 from ui.page import LESSONS, TABS
 from ui.presets.lessons import load_lessons
 from ui.session import Session
+from ui.tabs.compose import Compose
 from ui.tabs.tab import Page, Tab, Updates
 
 SETTINGS = knobs.DEFAULTS | {"seed": 5, "max_new_tokens": 6, "top_p": 0.9}
@@ -180,6 +181,32 @@ def test_the_number_of_a_picture_is_taken_before_what_it_shows_is_read(engine: E
         shown = [updates[card] for card in panel.cards if card in updates]
         assert shown
         assert all(picture["drawn"] < picture["read"] for picture in shown)
+
+
+def test_a_new_tab_is_one_class(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Echo(Tab):
+        """Runs the prompt and counts its tokens."""
+
+        name, title = "echo", "Echo"
+
+        def __init__(self, page: Page):
+            super().__init__(page)
+            self.compose = Compose("echo", "a b")
+            self.card("saver", lambda session: {"tokens": len(self.view(session).steps)})
+
+        def begin(self, session: Session, engine: Any, prompt: str, values: dict[str, Any]) -> list[Any]:
+            asked = knobs.request(prompt, session.settings, session.salt)
+            stream = engine.stream(asked)
+            self.view(session).begin(asked, "run")
+            return [stream]
+
+    monkeypatch.setitem(ASKED, "echo", ("a b", {}))
+    monkeypatch.setitem(globals(), "TABS", [*TABS, Echo])
+    page, _ = laid_out(engine)
+    session = Session(knobs.DEFAULTS)
+    last = run(page.panels["echo"], session)[-1]
+    assert pictures(page.panels["echo"], last) == {"pg-echo-saver": {"tokens": 6, "drawn": 0}}
+    assert session.views["echo"].finished is not None
 
 
 @pytest.mark.parametrize("name", [name for name in ASKED if name != "inspect"])
