@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, GetPydanticSchema, Validat
 from pydantic.dataclasses import dataclass
 
 from backend.errors import RequestError
-from backend.stages import ORDERS, STAGES
+from backend.stages import ORDERS, STAGES, completed
 from backend.validation import (
     CONFIG,
     RECORDED,
@@ -80,14 +80,14 @@ def _checked_bias(value: Any, info: ValidationInfo) -> Any:
     return dict(value)
 
 
-def _checked_order(value: Any) -> str | tuple[str, ...] | None:
+def _checked_order(value: Any, info: ValidationInfo) -> str | tuple[str, ...] | None:
     if value is None or (isinstance(value, str) and value in ORDERS):
         return value
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise RequestError(
             f"order must be one of {', '.join(ORDERS)} or a list of stages, got {shown(value)}"
         )
-    order = tuple(value)
+    order = completed(value) if info.context == RECORDED else tuple(value)
     if sorted(map(str, order)) != sorted(STAGES):
         raise RequestError(f"order must name each of {', '.join(STAGES)} once, got {shown(list(order))}")
     return order

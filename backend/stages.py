@@ -297,7 +297,7 @@ ORDERS: dict[str, tuple[str, ...]] = {
 
 
 def completed(order: Iterable[str]) -> tuple[str, ...]:
-    """The order with the stages that it does not name at its end, where they stood before they existed."""
+    """The order with the stages it does not name at its end: it may be older than they are."""
     named = tuple(order)
     return (*named, *(stage for stage in STAGES if stage not in named))
 
