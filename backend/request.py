@@ -8,13 +8,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import field, replace
+from typing import Annotated, Any, Literal
 
 import regex
+from pydantic import AfterValidator, BeforeValidator, GetPydanticSchema, ValidationInfo
+from pydantic.dataclasses import dataclass
 
 from backend.errors import RequestError
-from backend.stages import ORDERS, STAGES, StageSpec
+from backend.stages import ORDERS, STAGES, completed
+from backend.validation import (
+    CONFIG,
+    RECORDED,
+    Flag,
+    TokenId,
+    choice,
+    number,
+    refusing,
+    shown,
+    text,
+    token_ids,
+    whole,
+)
 
 MAX_PROMPT_CHARACTERS = 200_000
 MAX_NEW_TOKENS = 16_384
@@ -28,30 +43,6 @@ MAX_CANDIDATES = 200
 MAX_SEED = 2**63 - 1
 
 
-def _shown(value: Any) -> str:
-    """A value as an error message shows it: short, whatever it is."""
-    if isinstance(value, int) and value.bit_length() > 128:
-        return f"a whole number of {value.bit_length()} bits"
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _is_number(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, (int, float))
-
-
-def _number(name: str, value: Any, low: float, high: float) -> float:
-    if not _is_number(value) or not low <= value <= high:
-        raise RequestError(f"{name} must be a number between {low:g} and {high:g}, got {_shown(value)}")
-    return float(value)
-
-
-def _integer(name: str, value: Any, low: int, high: int) -> int:
-    if not _is_number(value) or not low <= value <= high or value != int(value):
-        raise RequestError(f"{name} must be a whole number from {low} to {high}, got {_shown(value)}")
-    return int(value)
-
-
 def _is_unicode(text: str) -> bool:
     """Whether it can be written down: half of a surrogate pair cannot."""
     try:
@@ -61,37 +52,49 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _written(name: str, value: Any) -> str:
+def _written(value: Any, info: ValidationInfo) -> Any:
+    """A schema given as a value, as JSON text."""
+    if not isinstance(value, Mapping | bool):
+        return value
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise RequestError(f"{name} cannot be written as JSON: {error}") from None
+        raise RequestError(f"{info.field_name} cannot be written as JSON: {error}") from None
 
 
-def _boolean(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise RequestError(f"{name} must be true or false, got {_shown(value)}")
-    return value
+def _limits(stage: str) -> GetPydanticSchema:
+    """The values that a stage's setting may take."""
+    spec = STAGES[stage]
+    return (
+        whole(int(spec.low), int(spec.high)) if spec.whole else number(spec.low, spec.high, spec.above_zero)
+    )
 
 
-def _choice(name: str, value: Any, options: Iterable[str]) -> str:
-    options = tuple(options)
-    if value not in options:
-        raise RequestError(f"{name} must be one of {', '.join(options)}, got {_shown(value)}")
-    return str(value)
+def _checked_bias(value: Any, info: ValidationInfo) -> Any:
+    if not isinstance(value, Mapping):
+        raise RequestError(f"logit_bias must map token ids to numbers, got {shown(value)}")
+    if len(value) > MAX_LOGIT_BIASES:
+        raise RequestError(f"logit_bias has {len(value)} entries, at most {MAX_LOGIT_BIASES} are allowed")
+    if info.context == RECORDED:  # JSON has only text for names
+        return {int(key) if str(key).isdecimal() else key: bias for key, bias in value.items()}
+    return dict(value)
 
 
-def _token_ids(name: str, value: Any) -> tuple[int, ...]:
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise RequestError(f"{name} must be a list of token ids, got {_shown(value)}")
-    ids = tuple(value)
-    for token_id in ids:
-        if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
-            raise RequestError(f"{name} holds {_shown(token_id)}; token ids are whole numbers from 0 up")
-    return ids
+def _checked_order(value: Any, info: ValidationInfo) -> str | tuple[str, ...] | None:
+    if value is None or (isinstance(value, str) and value in ORDERS):
+        return value
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise RequestError(
+            f"order must be one of {', '.join(ORDERS)} or a list of stages, got {shown(value)}"
+        )
+    order = completed(value) if info.context == RECORDED else tuple(value)
+    if sorted(map(str, order)) != sorted(STAGES):
+        raise RequestError(f"order must name each of {', '.join(STAGES)} once, got {shown(list(order))}")
+    return order
 
 
-@dataclass(frozen=True)
+@refusing
+@dataclass(frozen=True, config=CONFIG)
 class SamplingParams:
     """The knobs of one draw. A neutral value switches its stage off: it is then not in the pipeline.
 
@@ -105,29 +108,26 @@ class SamplingParams:
         frequency_penalty: subtracted per earlier occurrence in the output, -2 to 2. Neutral: 0.
         presence_penalty: subtracted once if in the output, -2 to 2. Neutral: 0.
         no_repeat_ngram_size: n-grams of this size never occur twice. Neutral: 0.
+        top_n_sigma: keep logits within this many standard deviations of the largest, 0 to 100 (Tang et al.
+            2024). Neutral: 0.
         logit_bias: token id to an addend between -100 and 100.
         order: None (the default order), a name from ORDERS, or every stage name in your order.
     """
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    top_k: int = 0
-    repetition_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    no_repeat_ngram_size: int = 0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    order: str | tuple[str, ...] | None = None
-    typical_p: float = 1.0
-
-    def __post_init__(self) -> None:
-        checked: dict[str, Any] = {
-            **{spec.name: _stage_value(spec, getattr(self, spec.name)) for spec in STAGES.values()},
-            "order": _checked_order(self.order),
-        }
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
+    temperature: Annotated[float, _limits("temperature")] = 1.0
+    top_p: Annotated[float, _limits("top_p")] = 1.0
+    min_p: Annotated[float, _limits("min_p")] = 0.0
+    top_k: Annotated[int, _limits("top_k")] = 0
+    repetition_penalty: Annotated[float, _limits("repetition_penalty")] = 1.0
+    frequency_penalty: Annotated[float, _limits("frequency_penalty")] = 0.0
+    presence_penalty: Annotated[float, _limits("presence_penalty")] = 0.0
+    no_repeat_ngram_size: Annotated[int, _limits("no_repeat_ngram_size")] = 0
+    logit_bias: Annotated[
+        Mapping[TokenId, Annotated[float, _limits("logit_bias")]], BeforeValidator(_checked_bias)
+    ] = field(default_factory=dict)
+    order: Annotated[str | tuple[str, ...] | None, BeforeValidator(_checked_order)] = None
+    typical_p: Annotated[float, _limits("typical_p")] = 1.0
+    top_n_sigma: Annotated[float, _limits("top_n_sigma")] = 0.0
 
     @property
     def stage_order(self) -> tuple[str, ...]:
@@ -150,57 +150,19 @@ class SamplingParams:
         return replace(self, **{stage: getattr(NEUTRAL, stage) for stage in stages})
 
 
-def _stage_value(spec: StageSpec, value: Any) -> Any:
-    if spec.neutral is None:
-        return _checked_bias(value)
-    if spec.whole:
-        return _integer(spec.name, value, int(spec.low), int(spec.high))
-    number = _number(spec.name, value, spec.low, spec.high)
-    if 0 < number < spec.above_zero:
-        raise RequestError(
-            f"{spec.name} must be 0 or between {spec.above_zero:g} and {spec.high:g}, got {_shown(value)}"
-        )
-    return number
-
-
-def _checked_bias(value: Any) -> dict[int, float]:
-    if not isinstance(value, Mapping):
-        raise RequestError(f"logit_bias must map token ids to numbers, got {_shown(value)}")
-    if len(value) > MAX_LOGIT_BIASES:
-        raise RequestError(f"logit_bias has {len(value)} entries, at most {MAX_LOGIT_BIASES} are allowed")
-    _token_ids("logit_bias", value)
-    return {token_id: _number(f"logit_bias[{token_id}]", bias, -100, 100) for token_id, bias in value.items()}
-
-
-def _checked_order(value: Any) -> str | tuple[str, ...] | None:
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return _choice("order", value, ORDERS)
-    if not isinstance(value, Iterable):
-        raise RequestError(
-            f"order must be one of {', '.join(ORDERS)} or a list of stages, got {_shown(value)}"
-        )
-    order = tuple(value)
-    if sorted(map(str, order)) != sorted(STAGES):
-        raise RequestError(f"order must name each of {', '.join(STAGES)} once, got {_shown(list(order))}")
-    return order
-
-
 NEUTRAL = SamplingParams()  # every stage switched off
 
 
-@dataclass(frozen=True)
+@refusing
+@dataclass(frozen=True, config=CONFIG)
 class Sample:
     """n independent samples that share the prompt's blocks."""
 
-    n: int = 1
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "n", _integer("n", self.n, 1, MAX_SAMPLES))
+    n: Annotated[int, whole(1, MAX_SAMPLES)] = 1
 
 
-@dataclass(frozen=True)
+@refusing
+@dataclass(frozen=True, config=CONFIG)
 class BeamSearch:
     """Beam search in the terms of transformers.
 
@@ -214,29 +176,15 @@ class BeamSearch:
             (Kool et al. 2019). All sampling stages then take part.
     """
 
-    num_beams: int = 4
-    length_penalty: float = 1.0
-    early_stopping: bool | Literal["never"] = False
-    num_return_sequences: int = 1
-    num_beam_groups: int = 1
-    diversity_penalty: float = 0.0
-    stochastic: bool = False
+    num_beams: Annotated[int, whole(1, MAX_BEAMS)] = 4
+    length_penalty: Annotated[float, number(-10, 10)] = 1.0
+    early_stopping: Annotated[bool | Literal["never"], choice(True, False, "never")] = False
+    num_return_sequences: Annotated[int, whole(1, MAX_BEAMS)] = 1
+    num_beam_groups: Annotated[int, whole(1, MAX_BEAMS)] = 1
+    diversity_penalty: Annotated[float, number(0, 100)] = 0.0
+    stochastic: Flag = False
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.early_stopping, bool) or self.early_stopping == "never"):
-            raise RequestError(
-                f"early_stopping must be true, false or 'never', got {_shown(self.early_stopping)}"
-            )
-        checked: dict[str, Any] = {
-            "num_beams": _integer("num_beams", self.num_beams, 1, MAX_BEAMS),
-            "length_penalty": _number("length_penalty", self.length_penalty, -10, 10),
-            "num_return_sequences": _integer("num_return_sequences", self.num_return_sequences, 1, MAX_BEAMS),
-            "num_beam_groups": _integer("num_beam_groups", self.num_beam_groups, 1, MAX_BEAMS),
-            "diversity_penalty": _number("diversity_penalty", self.diversity_penalty, 0, 100),
-            "stochastic": _boolean("stochastic", self.stochastic),
-        }
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
         if self.num_return_sequences > self.num_beams:
             raise RequestError(
                 f"num_return_sequences is {self.num_return_sequences}, there are only {self.num_beams} beams"
@@ -249,7 +197,8 @@ class BeamSearch:
             raise RequestError("stochastic beams are already different: they take no beam groups")
 
 
-@dataclass(frozen=True)
+@refusing
+@dataclass(frozen=True, config=CONFIG)
 class Speculative:
     """Draft num_draft_tokens, check them in one forward of the target (Leviathan et al. 2023).
 
@@ -260,25 +209,29 @@ class Speculative:
         adaptive: draft fewer after early rejections, more after full acceptance, up to num_draft_tokens.
     """
 
-    draft: str = "prompt_lookup"
-    num_draft_tokens: int = 4
-    verify: Literal["rejection", "coupled"] = "rejection"
-    adaptive: bool = False
-    skip_layers: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        _boolean("adaptive", self.adaptive)
-        object.__setattr__(
-            self, "skip_layers", tuple(sorted(set(_token_ids("skip_layers", self.skip_layers))))
-        )
-        count = _integer("num_draft_tokens", self.num_draft_tokens, 1, MAX_DRAFT_TOKENS)
-        object.__setattr__(self, "num_draft_tokens", count)
-        _choice("verify", self.verify, ("rejection", "coupled"))
-        if not isinstance(self.draft, str) or not self.draft:
-            raise RequestError(f"draft must name a draft source or a model, got {_shown(self.draft)}")
+    draft: Annotated[str, text(1)] = "prompt_lookup"
+    num_draft_tokens: Annotated[int, whole(1, MAX_DRAFT_TOKENS)] = 4
+    verify: Annotated[Literal["rejection", "coupled"], choice("rejection", "coupled")] = "rejection"
+    adaptive: Flag = False
+    skip_layers: Annotated[tuple[TokenId, ...], AfterValidator(lambda ids: tuple(sorted(set(ids))))] = ()
 
 
-@dataclass(frozen=True)
+def _checked_answer(pattern: Any) -> str | None:
+    if pattern is None:
+        return None
+    if not isinstance(pattern, str) or len(pattern) > MAX_STOP_CHARACTERS:
+        raise RequestError(f"answer must be a regular expression of at most {MAX_STOP_CHARACTERS} characters")
+    try:
+        groups = regex.compile(pattern).groups
+    except regex.error as error:
+        raise RequestError(f"answer {shown(pattern)} is not a regular expression: {error}") from None
+    if groups != 1:
+        raise RequestError(f"answer {shown(pattern)} must have one group, it has {groups}")
+    return pattern
+
+
+@refusing
+@dataclass(frozen=True, config=CONFIG)
 class BestOf:
     """n samples in one batch, one of them selected.
 
@@ -288,30 +241,13 @@ class BestOf:
         answer: regular expression with one group that finds the answer; None takes the last number.
     """
 
-    n: int = 8
-    select: Literal["sum", "mean", "vote", "mbr"] = "mean"
-    answer: str | None = None
-
-    def __post_init__(self) -> None:
-        _check_answer_pattern(self.answer)
-        object.__setattr__(self, "n", _integer("n", self.n, 1, MAX_SAMPLES))
-        _choice("select", self.select, ("sum", "mean", "vote", "mbr"))
+    n: Annotated[int, whole(1, MAX_SAMPLES)] = 8
+    select: Annotated[Literal["sum", "mean", "vote", "mbr"], choice("sum", "mean", "vote", "mbr")] = "mean"
+    answer: Annotated[str | None, BeforeValidator(_checked_answer)] = None
 
 
-def _check_answer_pattern(pattern: Any) -> None:
-    if pattern is None:
-        return
-    if not isinstance(pattern, str) or len(pattern) > MAX_STOP_CHARACTERS:
-        raise RequestError(f"answer must be a regular expression of at most {MAX_STOP_CHARACTERS} characters")
-    try:
-        groups = regex.compile(pattern).groups
-    except regex.error as error:
-        raise RequestError(f"answer {_shown(pattern)} is not a regular expression: {error}") from None
-    if groups != 1:
-        raise RequestError(f"answer {_shown(pattern)} must have one group, it has {groups}")
-
-
-@dataclass(frozen=True)
+@refusing
+@dataclass(frozen=True, config=CONFIG)
 class Grammar:
     """A constraint on the output; exactly one source is given.
 
@@ -324,99 +260,36 @@ class Grammar:
             but the time.
     """
 
-    json_schema: str | None = None
-    regex: str | None = None
-    ebnf: str | None = None
-    structural_tag: str | None = None
-    engine: Literal["xgrammar", "llguidance"] = "xgrammar"
-    reason_first: int = 0
-    jump_forward: bool = True
+    json_schema: Annotated[str | None, text(), BeforeValidator(_written)] = None
+    regex: Annotated[str | None, text()] = None
+    ebnf: Annotated[str | None, text()] = None
+    structural_tag: Annotated[str | None, text(), BeforeValidator(_written)] = None
+    engine: Annotated[Literal["xgrammar", "llguidance"], choice("xgrammar", "llguidance")] = "xgrammar"
+    reason_first: Annotated[int, whole(0, MAX_NEW_TOKENS)] = 0
+    jump_forward: Flag = True
 
     def __post_init__(self) -> None:
         names = ("json_schema", "regex", "ebnf", "structural_tag")
-        for name in ("json_schema", "structural_tag"):
-            if isinstance(value := getattr(self, name), (Mapping, bool)):
-                object.__setattr__(self, name, _written(name, value))
-        for name in names:
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, str) and _is_unicode(value)):
-                raise RequestError(f"{name} must be text, got {_shown(value)}")
         given = [name for name in names if getattr(self, name) is not None]
         if len(given) != 1:
             raise RequestError(
                 f"a grammar takes exactly one of {', '.join(names)}, got {', '.join(given) or 'none'}"
             )
-        _choice("engine", self.engine, ("xgrammar", "llguidance"))
-        _boolean("jump_forward", self.jump_forward)
-        object.__setattr__(
-            self, "reason_first", _integer("reason_first", self.reason_first, 0, MAX_NEW_TOKENS)
-        )
 
 
 Strategy = Sample | BeamSearch | Speculative | BestOf
 
 
-@dataclass(frozen=True)
-class Request:
-    """One run, fully described.
-
-    Attributes:
-        prompt: text, or token ids.
-        chat: apply the model's chat template to the prompt (text only).
-        max_new_tokens: upper limit on generated tokens, output_prefix included.
-        stop: strings that end the run; they match text, not token ids, and are never shown.
-        seed: None draws one, which the trace then shows.
-        use_cache: False recomputes every key and value at each step, for comparison.
-        cache_salt: cached prompt blocks are reused only among requests of equal salt.
-        output_prefix: generated tokens already fixed (a branch): they count as output, not prompt.
-        num_candidates: candidates recorded per step beside the kept ones; 0 records no stages.
-    """
-
-    prompt: str | tuple[int, ...]
-    chat: bool = False
-    sampling: SamplingParams = SamplingParams()
-    strategy: Strategy = Sample()
-    grammar: Grammar | None = None
-    max_new_tokens: int = 64
-    stop: tuple[str, ...] = ()
-    seed: int | None = 0
-    use_cache: bool = True
-    cache_salt: str = ""
-    output_prefix: tuple[int, ...] = ()
-    num_candidates: int = 30
-
-    def __post_init__(self) -> None:
-        checked: dict[str, Any] = {
-            "prompt": _checked_prompt(self.prompt),
-            "chat": _boolean("chat", self.chat),
-            "max_new_tokens": _integer("max_new_tokens", self.max_new_tokens, 1, MAX_NEW_TOKENS),
-            "stop": _checked_stop(self.stop),
-            "seed": None if self.seed is None else _integer("seed", self.seed, 0, MAX_SEED),
-            "use_cache": _boolean("use_cache", self.use_cache),
-            "output_prefix": _token_ids("output_prefix", self.output_prefix),
-            "num_candidates": _integer("num_candidates", self.num_candidates, 0, MAX_CANDIDATES),
-        }
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
-        if self.chat and not isinstance(self.prompt, str):
-            raise RequestError("chat needs a text prompt, got token ids")
-        if len(self.output_prefix) >= self.max_new_tokens:
-            raise RequestError(
-                f"output_prefix already has {len(self.output_prefix)} tokens, "
-                f"max_new_tokens is {self.max_new_tokens}"
-            )
-        if not isinstance(self.cache_salt, str) or len(self.cache_salt) > 256:  # never shown or written
-            raise RequestError("cache_salt must be a string of at most 256 characters")
-        for name, kinds in (("sampling", SamplingParams), ("strategy", Strategy)):
-            if not isinstance(getattr(self, name), kinds):
-                raise RequestError(f"{name} has the wrong type: {_shown(getattr(self, name))}")
-        if self.grammar is not None and not isinstance(self.grammar, Grammar):
-            raise RequestError(f"grammar has the wrong type: {_shown(self.grammar)}")
+def _made(value: Any, info: ValidationInfo) -> Any:
+    """Parts of a request are made by their own constructors; plain mappings come in recorded runs only."""
+    if value is None or isinstance(value, SamplingParams | Grammar | Strategy) or info.context == RECORDED:
+        return value
+    raise RequestError(f"{info.field_name} has the wrong type: {shown(value)}")
 
 
 def _checked_prompt(value: Any) -> str | tuple[int, ...]:
     if not isinstance(value, str):
-        ids = _token_ids("prompt", value)
+        ids = token_ids("prompt", value)
         if not ids:
             raise RequestError("prompt is empty: give at least one token")
         return ids
@@ -434,11 +307,11 @@ def _checked_prompt(value: Any) -> str | tuple[int, ...]:
 def _checked_stop(value: Any) -> tuple[str, ...]:
     strings = (value,) if isinstance(value, str) else value
     if not isinstance(strings, Iterable):
-        raise RequestError(f"stop must be a list of strings, got {_shown(value)}")
+        raise RequestError(f"stop must be a list of strings, got {shown(value)}")
     strings = tuple(strings)
     for string in strings:
         if not isinstance(string, str) or not _is_unicode(string):
-            raise RequestError(f"stop holds {_shown(string)}; stop strings are text")
+            raise RequestError(f"stop holds {shown(string)}; stop strings are text")
         if len(string) > MAX_STOP_CHARACTERS:
             raise RequestError(
                 f"a stop string has {len(string)} characters, at most {MAX_STOP_CHARACTERS} are allowed"
@@ -448,3 +321,45 @@ def _checked_stop(value: Any) -> tuple[str, ...]:
     if len(unique) > MAX_STOP_STRINGS:
         raise RequestError(f"{len(unique)} stop strings given, at most {MAX_STOP_STRINGS} are allowed")
     return unique
+
+
+@refusing
+@dataclass(frozen=True, config=CONFIG)
+class Request:
+    """One run, fully described.
+
+    Attributes:
+        prompt: text, or token ids.
+        chat: apply the model's chat template to the prompt (text only).
+        max_new_tokens: upper limit on generated tokens, output_prefix included.
+        stop: strings that end the run; they match text, not token ids, and are never shown.
+        seed: None draws one, which the trace then shows.
+        use_cache: False recomputes every key and value at each step, for comparison.
+        cache_salt: cached prompt blocks are reused only among requests of equal salt.
+        output_prefix: generated tokens already fixed (a branch): they count as output, not prompt.
+        num_candidates: candidates recorded per step beside the kept ones; 0 records no stages.
+    """
+
+    prompt: Annotated[str | tuple[int, ...], BeforeValidator(_checked_prompt)]
+    chat: Flag = False
+    sampling: Annotated[SamplingParams, BeforeValidator(_made)] = NEUTRAL
+    strategy: Annotated[Strategy, BeforeValidator(_made)] = Sample()
+    grammar: Annotated[Grammar | None, BeforeValidator(_made)] = None
+    max_new_tokens: Annotated[int, whole(1, MAX_NEW_TOKENS)] = 64
+    stop: Annotated[tuple[str, ...], BeforeValidator(_checked_stop)] = ()
+    seed: Annotated[int, whole(0, MAX_SEED)] | None = 0
+    use_cache: Flag = True
+    cache_salt: str = ""
+    output_prefix: tuple[TokenId, ...] = ()
+    num_candidates: Annotated[int, whole(0, MAX_CANDIDATES)] = 30
+
+    def __post_init__(self) -> None:
+        if self.chat and not isinstance(self.prompt, str):
+            raise RequestError("chat needs a text prompt, got token ids")
+        if len(self.output_prefix) >= self.max_new_tokens:
+            raise RequestError(
+                f"output_prefix already has {len(self.output_prefix)} tokens, "
+                f"max_new_tokens is {self.max_new_tokens}"
+            )
+        if len(self.cache_salt) > 256:  # never shown or written
+            raise RequestError("cache_salt must be a string of at most 256 characters")

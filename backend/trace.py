@@ -8,12 +8,13 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, get_args
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from pydantic import TypeAdapter, ValidationError, with_config
 
 from backend import events as ev
 from backend import request as rq
 from backend.errors import TraceError
 from backend.stages import STAGES
+from backend.validation import CONFIG, RECORDED
 
 VERSION = 2
 
@@ -166,12 +167,10 @@ _NESTED = (
     ev.DraftedToken,
     ev.Residual,
     ev.GrammarStep,
-    rq.SamplingParams,
-    rq.Grammar,
 )
 _DOCUMENTS = (*get_args(ev.Event), *get_args(rq.Strategy), rq.Request)
-for _cls in (*_NESTED, *_DOCUMENTS):
-    with_config(ConfigDict(ser_json_inf_nan="strings", extra="forbid"))(_cls)
+for _cls in (*_NESTED, *get_args(ev.Event)):
+    with_config(CONFIG)(_cls)
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {cls.__name__: TypeAdapter(cls) for cls in _DOCUMENTS}
 _EVENTS = {cls.__name__ for cls in get_args(ev.Event)}
 
@@ -186,7 +185,7 @@ def _dump(value: Any) -> str:
 
 def _load(cls: type[T], fields: Any) -> T:
     try:
-        return _ADAPTERS[cls.__name__].validate_python(fields)
+        return _ADAPTERS[cls.__name__].validate_python(fields, context=RECORDED)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

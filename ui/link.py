@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from backend.errors import RequestError
-from backend.stages import ORDERS
+from backend.stages import ORDERS, completed
 from ui import knobs
 
 MAX_CHARACTERS = 6000
@@ -86,6 +86,7 @@ def _setting(name: str, text: str) -> Any:
     if name == "order" and text in ORDERS:
         return text
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         raise RequestError(f"{name} in the link cannot be read: {text[:80]!r}") from None
+    return list(completed(value)) if name == "order" and isinstance(value, list) else value

@@ -505,6 +505,7 @@ def test_neutral_values_leave_no_stage_behind(order: str | None) -> None:
         ({"top_p": 0}, StageSetting("top_p", 0)),
         ({"min_p": 0.05}, StageSetting("min_p", 0.05)),
         ({"typical_p": 0.2}, StageSetting("typical_p", 0.2)),
+        ({"top_n_sigma": 1.5}, StageSetting("top_n_sigma", 1.5)),
         ({"repetition_penalty": 1.1}, StageSetting("repetition_penalty", 1.1)),
         ({"frequency_penalty": -0.5}, StageSetting("frequency_penalty", -0.5)),
         ({"presence_penalty": 0.25}, StageSetting("presence_penalty", 0.25)),

@@ -51,6 +51,7 @@ class Api:
         stop: list[str] | None = None,
         seed: int | None = None,
         chat: bool = False,
+        top_n_sigma: float = 0.0,
     ) -> tuple[str, dict[str, Any]]:
         """Continue a prompt and return the text and the trace of every step.
 
@@ -71,6 +72,7 @@ class Api:
             stop: texts that end the output; they are not part of it.
             seed: a whole number for a repeatable draw; null draws one, which the trace shows.
             chat: apply the model's chat template to the prompt.
+            top_n_sigma: logits within this many standard deviations of the largest are kept; 0 is off.
 
         Returns:
             The generated text, and the trace as JSON of version 1.
