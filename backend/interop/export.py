@@ -35,5 +35,4 @@ def known_as(model_name: str) -> str:
     """What other engines call a model of ours: its id on the Hugging Face hub, or the folder it is in."""
     if model_name == BUNDLED:
         return "HuggingFaceTB/SmolLM2-135M-Instruct"
-    entry = CATALOGUE.get(model_name)
-    return entry.repo_id if entry is not None and entry.repo_id else model_name
+    return CATALOGUE.get(model_name) or model_name

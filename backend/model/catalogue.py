@@ -41,18 +41,6 @@ Source = Literal["bundled", "folder", "hub"]
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One model of the catalogue, as a menu shows it. `repo_id` is None for the bundled model."""
-
-    name: str
-    title: str
-    description: str
-    parameters: str
-    download: str
-    repo_id: str | None = None
-
-
-@dataclass(frozen=True)
 class LoadedModel:
     """A causal language model in eval mode, ready to be called, with its tokenizer.
 
@@ -66,60 +54,15 @@ class LoadedModel:
     packing: Packing | None = None
 
 
-DEFAULT_NAME = bundled.NAME
-
-CATALOGUE: Mapping[str, Entry] = MappingProxyType(
+# Name -> repository on the Hugging Face hub; None for the bundled model.
+CATALOGUE: Mapping[str, str | None] = MappingProxyType(
     {
-        entry.name: entry
-        for entry in (
-            Entry(
-                bundled.NAME,
-                "SmolLM2 135M Instruct",
-                "The default: small and quick on two cores; weights rounded to 4 bits, computed in full.",
-                "135 M",
-                "93 MB",
-            ),
-            Entry(
-                "smollm2-360m",
-                "SmolLM2 360M Instruct",
-                "Same family, noticeably better answers.",
-                "362 M",
-                "0.7 GB",
-                "HuggingFaceTB/SmolLM2-360M-Instruct",
-            ),
-            Entry(
-                "smollm2-1.7b",
-                "SmolLM2 1.7B Instruct",
-                "Same family, fluent; wants a GPU or patience.",
-                "1.7 B",
-                "3.4 GB",
-                "HuggingFaceTB/SmolLM2-1.7B-Instruct",
-            ),
-            Entry(
-                "qwen2.5-0.5b",
-                "Qwen2.5 0.5B Instruct",
-                "Many languages, code and arithmetic for its size.",
-                "494 M",
-                "1.0 GB",
-                "Qwen/Qwen2.5-0.5B-Instruct",
-            ),
-            Entry(
-                "qwen3-0.6b",
-                "Qwen3 0.6B",
-                "Thinks aloud before it answers in chat.",
-                "596 M",
-                "1.5 GB",
-                "Qwen/Qwen3-0.6B",
-            ),
-            Entry(
-                "gpt2",
-                "GPT-2 124M",
-                "The 2019 classic: completes text, knows no chat.",
-                "124 M",
-                "0.5 GB",
-                "openai-community/gpt2",
-            ),
-        )
+        bundled.NAME: None,
+        "smollm2-360m": "HuggingFaceTB/SmolLM2-360M-Instruct",
+        "smollm2-1.7b": "HuggingFaceTB/SmolLM2-1.7B-Instruct",
+        "qwen2.5-0.5b": "Qwen/Qwen2.5-0.5B-Instruct",
+        "qwen3-0.6b": "Qwen/Qwen3-0.6B",
+        "gpt2": "openai-community/gpt2",
     }
 )
 
@@ -163,7 +106,7 @@ def _locate(name: str, report: Progress) -> tuple[Path, Source]:
     if name == bundled.NAME:
         return bundled.folder(_convert, report), "bundled"
     if name in CATALOGUE:
-        return hub.folder(CATALOGUE[name].repo_id or name, report), "hub"
+        return hub.folder(CATALOGUE[name] or name, report), "hub"
     path = os.path.expanduser(name)
     # Unlike Path.is_dir, false also for a name the system cannot hold.
     if os.path.isdir(path) or (path.endswith(".gguf") and os.path.isfile(path)):

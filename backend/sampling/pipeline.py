@@ -59,6 +59,9 @@ class Grammar(processors.Mask, Protocol):
 class Position:
     """What the stages made of the logits at one position; what is asked twice is computed once.
 
+    log_softmax is taken of a row when it is asked for: a draft may be rejected before its row is needed, and
+    on a CPU temporaries of a whole batch cost more than the calls they save.
+
     Attributes:
         logits: of the model; [V]. before: what each stage was given; [num_stages][V].
         final: after all stages; [V]. uncut: after those that cut nothing; [V].
@@ -224,7 +227,6 @@ class Pipeline:
                 final, uncut = _apply(stage, final, histories), _apply(stage, uncut, histories)
             if not _all_finite(final):
                 raise PlaygroundError(f"{stage.name} = {stage.setting} left no token to choose from")
-        logprobs = log_softmax(final)
         rows = {id(batch): batch.unbind() for batch in (logits, *before, final, uncut)}
         return [
             Position(
@@ -234,7 +236,6 @@ class Pipeline:
                 before=[rows[id(batch)][row] for batch in before],
                 final=rows[id(final)][row],
                 uncut=rows[id(uncut)][row],
-                _known={id(rows[id(final)][row]): logprobs[row]},
             )
             for row, history in enumerate(histories)
         ]

@@ -179,7 +179,7 @@ class Greedy(Stage):
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
         best = torch.argmax(logits, -1, keepdim=True)
-        return torch.full_like(logits, -math.inf).scatter(-1, best, logits.gather(-1, best))
+        return torch.full_like(logits, -math.inf).scatter_(-1, best, logits.gather(-1, best))
 
 
 class TopK(Stage):

@@ -210,10 +210,10 @@ def test_a_branch_continues_as_a_run_in_which_that_token_came_up(monkeypatch: py
     branch = engine.generate(trace.branch(4, other))
 
     class Forced(Pipeline):
-        def choose(self, logits, history, place):
-            if len(history.output_ids) == 4:
-                return self.force(logits, history, other)
-            return super().choose(logits, history, place)
+        def draw(self, position, place):
+            if len(position.history.output_ids) == 4:
+                return position.force(other)
+            return super().draw(position, place)
 
     monkeypatch.setattr("backend.engine.Pipeline", Forced)
     forced = engine.generate(request)

@@ -234,10 +234,10 @@ def test_a_fork_is_equal_but_independent() -> None:
     blocks = BlockManager(8, 4)
     a = Sequence([1, 2, 3], 2, "salt")
     compute(blocks, a)
-    a.cum_logprob = -1.5
+    a.run = 7
     b = blocks.fork(a)
     assert (b.token_ids, b.num_prompt_tokens, b.salt) == ([1, 2, 3], 2, "salt")
-    assert (b.num_computed_tokens, b.cum_logprob) == (3, -1.5)
+    assert (b.num_computed_tokens, b.run) == (3, 7)
     assert b.sequence_id != a.sequence_id
     b.append(9)
     assert a.token_ids == [1, 2, 3]
