@@ -13,6 +13,18 @@ from backend.events import TokenDecoded
 from ui.numbers import bits, number
 
 MAX_LABEL = 40
+MAX_BARS = (
+    300  # beyond, bars are narrower than their gaps, and cost the browser four times as much as an area
+)
+HEAT = "var(--pg-heat)"
+BARS = {"type": "bar", "marker": {"color": HEAT, "line": {"width": 0}}}
+AREA = {
+    "type": "scatter",
+    "mode": "lines",
+    "fill": "tozeroy",
+    "fillcolor": HEAT,
+    "line": {"color": HEAT, "width": 0, "shape": "hvh"},
+}
 
 
 def plain(label: str) -> str:
@@ -24,19 +36,18 @@ def plain(label: str) -> str:
 def surprise(
     steps: Sequence[TokenDecoded], overlay: Sequence[TokenDecoded] = (), overlay_name: str = ""
 ) -> dict[str, Any]:
-    """Surprise of each token as bars and the model's entropy as a line, both in bits.
+    """Surprise of each token, as bars or for a long text as an area, and the entropy as a line, in bits.
 
     The two together say whether the text is as surprising as the model expected it to be.
     """
     traces: list[dict[str, Any]] = [
         {
-            "type": "bar",
+            **(BARS if len(steps) <= MAX_BARS else AREA),
             "name": "surprise",
             "x": [step.index for step in steps],
             "y": [_height(-step.model_logprob) for step in steps],
             "customdata": [plain(step.label) for step in steps],
             "hovertemplate": "%{customdata}  %{y:.2f} bits<extra></extra>",
-            "marker": {"color": "var(--pg-heat)", "line": {"width": 0}},
         },
         {
             "type": "scatter",
@@ -78,7 +89,7 @@ def _layout(num_steps: int) -> dict[str, Any]:
         "font": {"size": 11, "color": "var(--pg-muted)"},
         "showlegend": False,
         "bargap": 0.15 if num_steps < 200 else 0,
-        "hovermode": "closest",
+        "hovermode": "closest" if num_steps <= MAX_BARS else "x",
         "dragmode": False,
         "xaxis": {**axis, "range": [-0.6, max(num_steps, 12) - 0.4], "showgrid": False, "tickformat": "d"},
         "yaxis": {**axis, "rangemode": "tozero", "nticks": 4},
