@@ -50,3 +50,8 @@ def test_an_infinite_surprise_leaves_a_gap_and_stays_strict_json() -> None:
 )
 def test_hover_labels_are_not_markup(label: str, text: str) -> None:
     assert plots.plain(label) == text
+
+
+def test_a_long_text_is_drawn_as_an_area() -> None:
+    kinds = [plots.surprise([step(i) for i in range(n)])["data"][0]["type"] for n in (300, 301)]
+    assert kinds == ["bar", "scatter"]

@@ -75,7 +75,7 @@ class Api:
             top_n_sigma: logits within this many standard deviations of the largest are kept; 0 is off.
 
         Returns:
-            The generated text, and the trace as JSON of version 1.
+            The generated text, and the trace as JSON.
         """
         logit_bias, stop = ({} if logit_bias is None else logit_bias), ([] if stop is None else stop)
         values = {name: value for name, value in locals().items() if name in knobs.DEFAULTS}
@@ -161,7 +161,7 @@ class Api:
 
         Returns:
             The samples, each with text, cum_logprob, num_tokens, score, reason, answer and selected; and
-            the trace as JSON of version 1.
+            the trace as JSON.
         """
         return self._texts(prompt, settings, lambda: BestOf(n, select, answer))  # type: ignore[arg-type]
 
