@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from backend.trace import VERSION
 from tests.browser.conftest import (
     aim_at_bar,
     labels,
@@ -170,7 +171,7 @@ def test_a_masked_token_reads_as_cut_and_the_export_is_strict_json(page: Any, tm
         raise AssertionError(f"{constant} is not strict JSON")
 
     document = json.loads(file.read_text(encoding="utf-8"), parse_constant=refuse)
-    assert document["version"] == 1
+    assert document["version"] == VERSION
     steps = [event for kind, event in document["events"] if kind == "TokenDecoded"]
     assert len(steps) == 3
     assert "-Infinity" in steps[0]["candidates"]["after"][-1]
