@@ -14,6 +14,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 tokenizer = AutoTokenizer.from_pretrained({model!r})
 model = AutoModelForCausalLM.from_pretrained({model!r})
+# The model's own settings would fill in whatever is left out below; only its token ids stay.
+own = model.generation_config
+model.generation_config = GenerationConfig(
+    bos_token_id=own.bos_token_id, eos_token_id=own.eos_token_id, pad_token_id=own.pad_token_id
+)
 {inputs}
 config = GenerationConfig(
 {config}

@@ -158,7 +158,9 @@ def test_layers_with_different_borders_are_refused() -> None:
 @pytest.mark.parametrize("block_size", [1, 4, 16])
 def test_a_window_that_the_attention_forgets_is_found_at_the_start(monkeypatch, block_size: int) -> None:
     attend = paged_attention._attend
-    monkeypatch.setattr(paged_attention, "_attend", lambda *args: attend(*args[:-1], None))
+    monkeypatch.setattr(
+        paged_attention, "_attend", lambda *args: attend(*args[:-1], replace(args[-1], window=None))
+    )
     with pytest.raises(ModelUnavailable, match="logits of a text of 108 tokens"):
         models.engine(models.mistral(sliding_window=100), block_size=block_size)
 

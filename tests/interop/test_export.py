@@ -10,6 +10,7 @@ import json
 import math
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,6 +109,32 @@ def test_the_transformers_program_draws_from_our_distribution(
     for token_id, probability in ours.items():
         assert float(theirs[token_id]) == pytest.approx(probability, abs=1e-5)
     assert sum(ours.values()) == pytest.approx(float(sum(theirs[i] for i in ours)), abs=1e-4)
+
+
+HOSTILE: list[dict[str, Any]] = [
+    {"repetition_penalty": 1.1, "do_sample": True},
+    {"no_repeat_ngram_size": 2, "do_sample": True, "temperature": 0.3, "top_p": 0.5, "top_k": 2},
+    {"num_beams": 3, "length_penalty": 2.0},
+    {"suppress_tokens": [32, 101], "min_new_tokens": 40, "bad_words_ids": [[97]]},
+    {"sequence_bias": [[[65], 9.0]], "max_new_tokens": 2, "exponential_decay_length_penalty": [2, 1.5]},
+]
+
+
+@pytest.mark.parametrize("settings", HOSTILE)
+@pytest.mark.parametrize("sampling", [SamplingParams(temperature=0), EVERYTHING])
+def test_settings_beside_the_weights_do_not_reach_the_transformers_program(
+    engine: Engine, tmp_path: Path, settings: dict[str, Any], sampling: SamplingParams
+) -> None:
+    models.llama().save_pretrained(tmp_path)
+    models.byte_tokenizer().save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": models.EOS_ID, **settings}))
+    sampling = SamplingParams(**{**vars(sampling), "temperature": 0})
+    request = Request("Once upon", sampling=sampling, max_new_tokens=12)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(export(request, "transformers", str(tmp_path)).code, "exported", "exec"), {})
+    tokens = [t for t in engine.generate(request).token_ids if t != models.EOS_ID]
+    assert printed.getvalue() == models.byte_tokenizer().decode(tokens) + "\n"
 
 
 def test_the_transformers_program_searches_and_samples(
