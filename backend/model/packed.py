@@ -155,7 +155,7 @@ def pack(model: nn.Module, stored: Stored | None = None, progress: Progress | No
         if progress is not None:
             progress("Packing the weights to 4 bits", number / len(linears))
         groups = None
-        if linear is not output and packable(*weight.shape):
+        if linear is not output and packable(*weight.shape) and weight.isfinite().all():
             groups = stored(name, linear) if stored is not None else rounded(weight)
         if groups is not None:
             lost += float((groups.dequantized() - weight).square().sum(dtype=torch.float64))

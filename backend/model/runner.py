@@ -15,7 +15,7 @@ from backend.errors import ModelUnavailable
 from backend.kv.paged_attention import CURRENT, Bundle, PackedBatch, Row, paged_attention
 from backend.kv.paged_cache import PagedCache
 from backend.kv.size import kv_cache_bytes
-from backend.model import long_rope
+from backend.model import lean, long_rope
 from backend.model.adaptations import adapt, context_length, refuse_unpageable, set_attention
 from backend.model.files import first_line
 from backend.model.layer_skip import without_layers
@@ -70,6 +70,7 @@ class ModelRunner:
         self.vocab_size = min(vocab_size, int(model.config.get_text_config().vocab_size))
         self.border = long_rope.install(model)
         self.cache = PagedCache(num_blocks, block_size)
+        self._lean = lean.LeanForward(model) if not self.border and lean.supports(model) else None
         set_attention(model, _ATTENTION)
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
@@ -113,6 +114,12 @@ class ModelRunner:
         self.cache.packed = packed
         places = self._tensor(wanted)
         asked = any(piece.hidden_states for piece in pieces)
+        if self._lean is not None:
+            cache = self.cache if cached else None
+            logits, hidden = self._lean(
+                self._tensor(token_ids), self._tensor(positions), places, packed, cache
+            )
+            return logits[:, : self.vocab_size], hidden if asked else None
         token = CURRENT.set(packed)
         try:
             out = self.model(
@@ -208,8 +215,10 @@ class ModelRunner:
             Piece(ids[start:end], start, table, max(0, end - max(start, num_tokens - kept)), is_long)
             for start, end in itertools.pairwise((0, *cuts, num_tokens))
         ]
-        whole, pool = self.model, self.cache
+        whole, pool, forward = self.model, self.cache, self._lean
         self.model, self.cache = model, PagedCache(len(table), size)  # whatever the size of the pool
+        if forward is not None and model is not whole:
+            self._lean = lean.LeanForward(model)
         try:
             paged = torch.cat([self.forward([part])[0] for part in parts]).float()
             set_attention(model, "eager")
@@ -220,7 +229,7 @@ class ModelRunner:
                 f"({type(error).__name__}: {first_line(error)})"
             ) from error
         finally:
-            self.model, self.cache = whole, pool
+            self.model, self.cache, self._lean = whole, pool, forward
             set_attention(self.model, _ATTENTION)
         expected = stock[0, :, : self.vocab_size].float()
         limit = 1e-3 if model.dtype == torch.float32 and not is_packed(model) else 0.1
