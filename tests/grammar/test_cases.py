@@ -28,7 +28,6 @@ REFUSED = {
     "R04": ("pattern", "character 1: flags (?i is not supported"),
     "R05": ("pattern", r"character 1: word boundary \b is not supported"),
     "R06": ("pattern", r"character 8: back reference \1 is not supported"),
-    "R07": ("pattern", "character 1: named group (?P is not supported"),
     "R08": ("pattern", "character 1: [ is never closed"),
     "R09": ("pattern", "1,000,000 character places"),
     "G06": ("", "line 1, column 14: rule 'ghost' is not defined"),
