@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import yaml
@@ -11,6 +12,12 @@ from backend.errors import GrammarError
 
 MAX_CHARACTERS = 100_000
 MAX_NESTING = 200  # brackets, of a schema and of a result alike
+_TELLING = ("response_format", "json_schema", "function", "inputSchema", "input_schema")
+_WRAPPERS = (*_TELLING, "format", "text", "parameters", "schema")
+_WRAPPER_KEYS = {
+    *_WRAPPERS,
+    *("type", "name", "description", "strict", "title", "annotations", "outputSchema", "cache_control"),
+}
 
 
 class DuplicateKey(ValueError):
@@ -47,15 +54,21 @@ def nesting(text: str) -> int:
     return deepest
 
 
+def _finite(number: str) -> float:
+    if math.isinf(value := float(number)):
+        raise ValueError(f"{number[:40]} is too large for a number")
+    return value
+
+
 def parse(text: str) -> Any:
-    """A JSON text without NaN, Infinity and duplicate keys.
+    """A JSON text without NaN, Infinity, numbers as large as that, and duplicate keys.
 
     Raises:
         ValueError: it is none; json.JSONDecodeError where the place is known. Also for too deep nesting.
     """
     if nesting(text) > MAX_NESTING:
         raise ValueError(f"nested deeper than {MAX_NESTING} brackets")
-    return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+    return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
 
 
 def parse_source(text: str, what: str) -> Any:
@@ -76,6 +89,21 @@ def parse_source(text: str, what: str) -> Any:
         ) from None
     except ValueError as error:
         raise GrammarError(f"the {what} is not JSON: {error}") from None
+
+
+def unwrapped(value: Any) -> tuple[Any, str]:
+    """(the schema, its JSON pointer) inside what APIs wrap around one, or the value itself and "".
+
+    Known are a response_format, a function or tool of OpenAI or Anthropic, and a tool of MCP. A wrapper has
+    only the keys of wrappers, and a name where nothing else tells it from a schema.
+    """
+    place = ""
+    while isinstance(value, dict) and value.keys() <= _WRAPPER_KEYS:
+        inner = next((key for key in _WRAPPERS if isinstance(value.get(key), dict)), None)
+        if inner is None or not (inner in _TELLING or place or "name" in value):
+            break
+        value, place = value[inner], f"{place}/{inner}"
+    return value, place
 
 
 def place(text: str, pointer: str) -> tuple[int, int] | None:

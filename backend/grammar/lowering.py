@@ -69,14 +69,15 @@ def lower(grammar: Grammar) -> Lowered:
     kind = kind_of(grammar)
     text = getattr(grammar, kind)
     if kind == "json_schema":
-        schema = json_source.parse_source(text, "schema")
-        return _placed(text, lambda: _schema(schema, grammar.engine))
+        schema, inside = json_source.unwrapped(json_source.parse_source(text, "schema"))
+        notes = (f"the schema at {inside} is used; what stands around it is no schema",) if inside else ()
+        return _placed(text, lambda: _schema(schema, grammar.engine, notes), inside)
     if kind == "regex":
         return _regex(text, grammar.engine)
     if kind == "ebnf":
-        rules, notes = ebnf.read(text)
+        rules, left_out = ebnf.read(text)
         spelled = spelling.for_xgrammar if grammar.engine == "xgrammar" else spelling.for_llguidance
-        return Lowered(kind, spelled(rules), {}, notes)
+        return Lowered(kind, spelled(rules), {}, left_out)
     if grammar.engine != "xgrammar":
         raise GrammarError("a structural tag is enforced by xgrammar only", keyword="structural_tag")
     tag = json_source.parse_source(text, "structural tag")
@@ -88,28 +89,31 @@ def placeholder(name: str) -> str:
     return f"__{name}__"
 
 
-def _schema(schema: Any, engine: str) -> Lowered:
+def _schema(schema: Any, engine: str, notes: tuple[str, ...] = ()) -> Lowered:
     admitted = admit(schema, takes_lengths=engine == "llguidance")
     if engine == "llguidance":
         texts = {name: f"^{patterns.to_pattern(node)}$" for name, node in admitted.patterns.items()}
         document = admitted.document(
             lambda name: {"type": "string", "pattern": texts[name]}, lambda name: texts[name]
         )
-        return Lowered("json_schema", document, {}, tuple(admitted.notes))
+        return Lowered("json_schema", document, {}, (*notes, *admitted.notes))
     rules = {
         name: written(node, name, in_json=True, quoted=name.startswith("string"))
         for name, node in admitted.patterns.items()
     }
     document = admitted.document(lambda name: {"enum": [placeholder(name)]}, placeholder)
-    return Lowered("json_schema", document, rules, tuple(admitted.notes))
+    return Lowered("json_schema", document, rules, (*notes, *admitted.notes))
 
 
-def _placed(text: str, admit: Callable[[], Lowered]) -> Lowered:
-    """What `admit` makes of a JSON text; a refusal that names a pointer also gets line and column."""
+def _placed(text: str, admit: Callable[[], Lowered], inside: str = "") -> Lowered:
+    """What `admit` makes of the JSON text, of its part at `inside`.
+
+    A refusal that names a pointer also gets line and column.
+    """
     try:
         return admit()
     except GrammarError as error:
-        found = None if error.pointer is None else json_source.place(text, error.pointer)
+        found = None if error.pointer is None else json_source.place(text, inside + error.pointer)
         if found is None or error.line is not None:
             raise
         raise GrammarError(

@@ -1,14 +1,18 @@
 """Regular expressions: one dialect that means the same to every engine and to the validator.
 
 A pattern is parsed into sets, sequences, choices and repetitions of characters. Whatever lies outside of
-that (look-around, back references, word boundaries, flags, named groups) is refused with its place. From the
+that (look-around, back references, word boundaries, flags) is refused with its place. From the
 tree a pattern is written anew for an engine: grammar rules for xgrammar (rules.py), a pattern for llguidance.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
+
+import regex
 
 from backend.errors import GrammarError
 
@@ -105,10 +109,24 @@ _REFUSED_GROUPS = {
     "?<=": "look-behind (?<=",
     "?<!": "look-behind (?<!",
     "?>": "atomic group (?>",
-    "?P": "named group (?P",
-    "?<": "named group (?<",
+    "?P=": "back reference (?P=",
+    "?P>": "call of a group (?P>",
     "?#": "comment (?#",
 }
+
+
+_NAMED = re.compile(r"\?P?<[A-Za-z_]\w*>", re.ASCII)
+# Braces that are text to one dialect and a count, or an approximate match, to another.
+_DISPUTED = re.compile(r"\{\s*(?:,\s*\d+|\d+\s*,?\s*\d*\s|[\d\s<=+]*[idse]\s*(?:[<=:,+}]))[^}]*\}?")
+_PROPERTY = re.compile(r"\\[pP](?:[A-Z]|\{\^?[A-Za-z_]+(?:=[A-Za-z_]+)?\})")
+
+
+@cache
+def _property(escape: str) -> Ranges:
+    """The characters of a Unicode property such as \\p{L}, as the validator's library reads it."""
+    every = "".join(chr(code) for low, high in ANY for code in range(low, high + 1))
+    found = (match[0] for match in regex.finditer(f"{escape}+", every))
+    return union((ord(character), ord(character)) for run in found for character in run)
 
 
 @dataclass(frozen=True)
@@ -200,6 +218,12 @@ class _Parser:
                 if self._peek() and self._peek() in "*+?{":
                     raise self._error("a repeated anchor")
                 continue
+            if self._peek(2) in ("\\A", "\\Z"):
+                if not is_top or (self._peek(2) == "\\A" and (items or ends)):
+                    raise self._error(f"{self._peek(2)} is supported only at the edge of the whole pattern")
+                starts, ends = starts or self._peek(2) == "\\A", ends or self._peek(2) == "\\Z"
+                self._place += 2
+                continue
             if ends:
                 raise self._error("text after $ can never match", self._place)
             items.append(self._repeated(self._atom()))
@@ -215,6 +239,11 @@ class _Parser:
             raise self._error(f"{character} has nothing to repeat")
         if character == "{" and self._counts() is not None:
             raise self._error("{ has nothing to repeat")
+        if character == "{" and (disputed := _DISPUTED.match(self._pattern, self._place)):
+            what = (
+                f"{disputed[0][:20]} is text to some and a count to others; write {{0,n}}, or \\{{ for text"
+            )
+            raise self._error(what)
         self._place += 1
         if character == ".":
             return Chars(DOT)
@@ -232,6 +261,8 @@ class _Parser:
             raise self._error(f"groups are nested deeper than {MAX_DEPTH}")
         if self._peek(2) == "?:":
             self._place += 2
+        elif name := _NAMED.match(self._pattern, self._place):
+            self._place = name.end()
         elif self._peek() == "?":
             named = next((text for key, text in _REFUSED_GROUPS.items() if self._peek(len(key)) == key), None)
             raise self._error(f"{named or 'flags (' + self._peek(2)} is not supported", start)
@@ -282,6 +313,12 @@ class _Parser:
         character = self._peek()
         if not character:
             raise self._error("a \\ at the end", start)
+        if found := _PROPERTY.match(self._pattern, start):
+            self._place = found.end()
+            try:
+                return _property(found[0])
+            except regex.error:
+                raise self._error(f"{found[0]} is no property of Unicode", start) from None
         self._place += 1
         if character in _SHORTHANDS:
             return _SHORTHANDS[character]
@@ -325,13 +362,16 @@ class _Parser:
             if character == "]":  # "[]" and "[^]" mean different things to different engines
                 raise self._error("an empty set [] is not supported", start)
             first = False
+            if self._peek(2) in ("[:", "[.", "[="):
+                raise self._error(f"{self._peek(2)} of POSIX is not supported; write the characters")
             low, is_shorthand = self._member()
             has_shorthand = has_shorthand or is_shorthand
             if self._peek() == "-" and self._peek(2) not in ("-", "-]") and not is_shorthand:
                 place = self._place
                 self._place += 1
                 high, is_shorthand = self._member()
-                if is_shorthand or high[0][0] < low[0][0]:
+                single = len(low) == len(high) == 1 and low[0][0] == low[0][1] and high[0][0] == high[0][1]
+                if is_shorthand or not single or high[0][0] < low[0][0]:
                     raise self._error("a range in [] that ends before it begins", place)
                 parts.append((low[0][0], high[0][0]))
             else:

@@ -5,21 +5,41 @@ The only importer of jsonschema.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
 import jsonschema
 import regex
-from jsonschema import Draft202012Validator
+from jsonschema import (
+    Draft4Validator,
+    Draft6Validator,
+    Draft7Validator,
+    Draft201909Validator,
+    Draft202012Validator,
+)
 from jsonschema.exceptions import SchemaError, ValidationError
-from jsonschema.validators import extend, validator_for
+from jsonschema.validators import extend
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from backend.errors import GrammarError
 
 PATTERN_SECONDS = 0.5
+_DRAFT = re.compile(r"draft(?:-0?|/)(\d+)")
+_VALIDATORS: dict[int, Any] = {
+    4: Draft4Validator,
+    6: Draft6Validator,
+    7: Draft7Validator,
+    2019: Draft201909Validator,
+    2020: Draft202012Validator,
+}
+
+
+def checks_format(name: str) -> bool:
+    """Whether the validator reads this format; it is an annotation where not."""
+    return name in Draft202012Validator.FORMAT_CHECKER.checkers
 
 
 def unquoted(fragment: str) -> str:
@@ -60,29 +80,34 @@ def _safe(cls: Any) -> Any:
     return extend(cls, {"pattern": _pattern, "patternProperties": _pattern_properties})
 
 
-def _validator_class(schema: Any) -> Any:
-    return validator_for(schema, default=Draft202012Validator)
+def draft_of(schema: Any) -> int:
+    """The draft that $schema names: 4, 6, 7, 2019, or 2020, which is also meant where none is named.
+
+    Raises:
+        GrammarError: it is one that is not read here.
+    """
+    declared = str(schema.get("$schema", "")) if isinstance(schema, dict) else ""
+    found = _DRAFT.search(declared)
+    draft = int(found[1]) if found else 2020
+    if draft not in _VALIDATORS:
+        raise GrammarError(
+            f"$schema at /$schema: {declared[:80]!r} is not read; drafts 4, 6, 7, 2019-09 and 2020-12 are",
+            keyword="$schema",
+            pointer="/$schema",
+        )
+    return draft
 
 
 def check_schema(schema: Any) -> None:
-    """Whether it is a schema at all.
+    """Whether it is a schema at all, by the rules of its draft.
 
     Raises:
         GrammarError: it is none, or of a draft that is not read here; names keyword and JSON pointer.
     """
     if not isinstance(schema, (dict, bool)):
         raise GrammarError("a JSON Schema is an object, true or false", pointer="")
-    cls = _validator_class(schema)
-    declared = str(schema.get("$schema", "")) if isinstance(schema, dict) else ""
-    if cls is not Draft202012Validator:
-        raise GrammarError(
-            f"$schema at /$schema: {declared[:80]!r} is another draft; 2020-12 is read here (its "
-            " keywords that differ: items as a list is prefixItems, definitions is $defs)",
-            keyword="$schema",
-            pointer="/$schema",
-        )
     try:
-        cls.check_schema(schema)
+        _VALIDATORS[draft_of(schema)].check_schema(schema)
     except SchemaError as error:
         raise _schema_error(error) from None
     except RecursionError:
@@ -112,7 +137,7 @@ def reason(schema: Any, value: Any, path: str = "", part: Any = None) -> str | N
     Raises:
         GrammarError: a reference that names nothing, or a pattern that is none.
     """
-    cls = _safe(_validator_class(schema))
+    cls = _safe(_VALIDATORS[draft_of(schema)])
     root = cls(schema, format_checker=Draft202012Validator.FORMAT_CHECKER, registry=Registry())
     validator = root if part is None else root.evolve(schema=part)
     try:

@@ -50,7 +50,7 @@ def _wrong_json(schema_text: str, text: str) -> str | None:
     except ValueError as error:
         return f"not JSON: {error}"
     try:
-        return validation.reason(json_source.parse(schema_text), value)
+        return validation.reason(json_source.unwrapped(json_source.parse(schema_text))[0], value)
     except GrammarError as error:
         return str(error)
 

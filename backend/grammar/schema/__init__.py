@@ -6,6 +6,7 @@ free or by pattern; array with prefixItems, items and lengths; object that is cl
 worked into patterns), narrowed with a note, or refused with its keyword and JSON pointer. Narrowing is always
 on the safe side: what can be produced is valid, but not every valid text can be produced.
 
+drafts      older drafts as 2020-12
 keywords    what is known, refused, or without effect
 references  what a $ref names, and whether references lead anywhere
 merging     several schemas that all hold, as one

@@ -9,6 +9,7 @@ from typing import Any
 from backend.errors import GrammarError
 from backend.grammar import patterns, validation
 from backend.grammar.schema import nodes
+from backend.grammar.schema.drafts import modern
 from backend.grammar.schema.exclusion import check_exclusive
 from backend.grammar.schema.findings import Findings
 from backend.grammar.schema.keywords import KNOWN, MAX_BRANCHES, OF_TYPE, REFUSED
@@ -77,8 +78,9 @@ def admit(schema: Any, takes_lengths: bool = False) -> Admitted:
 
 class _Admission:
     def __init__(self, schema: Any, takes_lengths: bool):
-        self._schema = schema
+        validation.check_schema(schema)
         self._findings = Findings()
+        self._schema = schema = modern(schema, validation.draft_of(schema), self._findings)
         self._references = References(schema)
         self._merger = Merger(self._references, self._findings)
         self._shapes = Shapes(self._findings, self._node, self._merger.merged, takes_lengths)
@@ -86,7 +88,6 @@ class _Admission:
         self._depth = 0
 
     def run(self) -> Admitted:
-        validation.check_schema(self._schema)
         try:
             root = self._node(self._schema, "")
         except Impossible as error:
@@ -138,7 +139,7 @@ class _Admission:
         ]
         if not allowed:
             raise Impossible(path, "no value of the enum satisfies what stands beside it")
-        return nodes.choice([nodes.constant(value) for value in allowed])
+        return nodes.choice([nodes.constant(value, path) for value in allowed])
 
     def _reference(self, reference: str, path: str) -> dict[str, Any]:
         known = self._references

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from backend.grammar import patterns
+from backend.grammar import patterns, validation
+from backend.grammar.formats import PATTERNS
 from backend.grammar.schema import keywords
 from backend.grammar.schema.nodes import pointer
 
@@ -36,6 +37,11 @@ class Findings:
         for name in schema:
             if not keywords.is_keyword(name):
                 self.note(f"{name} at {pointer(path, name)} is no keyword of JSON Schema and has no effect")
+        shape = schema.get("format")
+        if shape is not None and shape not in PATTERNS and not validation.checks_format(str(shape)):
+            place = pointer(path, "format")
+            self.note(f"format {str(shape)[:40]!r} at {place} is an annotation and not enforced")
+            schema = {name: value for name, value in schema.items() if name != "format"}
         return {
             name: value
             for name, value in schema.items()

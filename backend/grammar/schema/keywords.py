@@ -67,6 +67,11 @@ def is_idle(name: str, schema: dict[str, Any], path: str) -> bool:
     return name in _IDLE and _IDLE[name](schema)
 
 
+def is_enforced(name: str) -> bool:
+    """Whether it limits what is valid, so that it matters if a draft does not read it."""
+    return name in KNOWN or name in REFUSED or name in _OTHERS
+
+
 def is_keyword(name: str) -> bool:
     """Whether JSON Schema knows it, enforced here or not."""
     return name in KNOWN or name in REFUSED or name in _ANNOTATIONS or name in _OTHERS

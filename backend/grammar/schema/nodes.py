@@ -7,6 +7,7 @@ from typing import Any
 
 from backend.errors import GrammarError
 
+MAX_EXACT = 2**53
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
 
@@ -51,12 +52,19 @@ def choice(options: list[dict[str, Any]]) -> dict[str, Any]:
     return flat[0] if len(flat) == 1 else {"anyOf": flat}
 
 
-def constant(value: Any) -> dict[str, Any]:
-    """A value with parts becomes a shape with one value for each part."""
+def constant(value: Any, path: str) -> dict[str, Any]:
+    """A value with parts becomes a shape with one value for each part.
+
+    Raises:
+        GrammarError: a number that engines do not write exactly.
+    """
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) > MAX_EXACT:
+        what = f"{value} is beyond 2^53, where numbers are not exact; write it as a string"
+        raise GrammarError(f"number at {path or 'the top'}: {what}", keyword="enum", pointer=path)
     if isinstance(value, dict):
-        return closed({key: constant(part) for key, part in value.items()}, list(value))
+        return closed({key: constant(part, path) for key, part in value.items()}, list(value))
     if isinstance(value, list):
-        parts = [constant(part) for part in value]
+        parts = [constant(part, path) for part in value]
         shape = {"type": "array", "minItems": len(parts), "maxItems": len(parts), "items": False}
         return shape | ({"prefixItems": parts} if parts else {})
     return {"enum": [value]}

@@ -8,6 +8,7 @@ from typing import Any
 
 from backend.errors import GrammarError
 from backend.grammar import patterns, rules, validation
+from backend.grammar.formats import NARROWED
 from backend.grammar.formats import PATTERNS as FORMATS
 from backend.grammar.schema.findings import Findings
 from backend.grammar.schema.keywords import MAX_BRANCHES
@@ -90,6 +91,10 @@ class Shapes:
             if name not in FORMATS:
                 known = ", ".join(FORMATS)
                 raise refusal("format", path, f"{str(name)[:40]!r} is not enforced; {known} are")
+            if name in NARROWED:
+                self._findings.note(
+                    f"only simple texts of format {name!r} are produced at {path or 'the top'}"
+                )
             return patterns.parse(FORMATS[name])
         if "pattern" not in schema:
             return None
