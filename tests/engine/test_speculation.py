@@ -189,10 +189,9 @@ def test_a_stop_string_ends_text_ids_and_rows_where_plain_decoding_does(
 ) -> None:
     free = Request("abcabcabc", sampling=GREEDY, max_new_tokens=40)
     ids = engine.generate(free).token_ids
-    for start in range(0, 30, 3):
-        stop = bytes_of(engine, ids[start : start + 2])
-        if not stop:
-            continue
+    stops = [bytes_of(engine, ids[start : start + 2]) for start in range(0, 30, 3)]
+    assert any(stops)
+    for stop in filter(None, stops):
         request = replace(free, stop=(stop,), strategy=Speculative(num_draft_tokens=6, **source))
         ours, theirs = engine.generate(request), engine.generate(plain(request))
         assert (ours.text, ours.token_ids, ours.finish_reason) == (
