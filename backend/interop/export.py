@@ -35,4 +35,5 @@ def known_as(model_name: str) -> str:
     """What other engines call a model of ours: its id on the Hugging Face hub, or the folder it is in."""
     if model_name == BUNDLED:
         return "HuggingFaceTB/SmolLM2-135M-Instruct"
-    return CATALOGUE.get(model_name) or model_name
+    entry = CATALOGUE.get(model_name)
+    return entry.repo_id if entry is not None and entry.repo_id else model_name

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import transformers
@@ -40,6 +40,13 @@ from backend.model.progress import ConsoleProgress, Progress
 Source = Literal["bundled", "folder", "hub"]
 
 
+class Entry(NamedTuple):
+    """A model of the catalogue: how a menu names it, and its repository; None for the bundled model."""
+
+    title: str
+    repo_id: str | None
+
+
 @dataclass(frozen=True)
 class LoadedModel:
     """A causal language model in eval mode, ready to be called, with its tokenizer.
@@ -54,15 +61,14 @@ class LoadedModel:
     packing: Packing | None = None
 
 
-# Name -> repository on the Hugging Face hub; None for the bundled model.
-CATALOGUE: Mapping[str, str | None] = MappingProxyType(
+CATALOGUE: Mapping[str, Entry] = MappingProxyType(
     {
-        bundled.NAME: None,
-        "smollm2-360m": "HuggingFaceTB/SmolLM2-360M-Instruct",
-        "smollm2-1.7b": "HuggingFaceTB/SmolLM2-1.7B-Instruct",
-        "qwen2.5-0.5b": "Qwen/Qwen2.5-0.5B-Instruct",
-        "qwen3-0.6b": "Qwen/Qwen3-0.6B",
-        "gpt2": "openai-community/gpt2",
+        bundled.NAME: Entry("SmolLM2 135M Instruct", None),
+        "smollm2-360m": Entry("SmolLM2 360M Instruct", "HuggingFaceTB/SmolLM2-360M-Instruct"),
+        "smollm2-1.7b": Entry("SmolLM2 1.7B Instruct", "HuggingFaceTB/SmolLM2-1.7B-Instruct"),
+        "qwen2.5-0.5b": Entry("Qwen2.5 0.5B Instruct", "Qwen/Qwen2.5-0.5B-Instruct"),
+        "qwen3-0.6b": Entry("Qwen3 0.6B", "Qwen/Qwen3-0.6B"),
+        "gpt2": Entry("GPT-2 124M", "openai-community/gpt2"),
     }
 )
 
@@ -106,7 +112,7 @@ def _locate(name: str, report: Progress) -> tuple[Path, Source]:
     if name == bundled.NAME:
         return bundled.folder(_convert, report), "bundled"
     if name in CATALOGUE:
-        return hub.folder(CATALOGUE[name] or name, report), "hub"
+        return hub.folder(CATALOGUE[name].repo_id or name, report), "hub"
     path = os.path.expanduser(name)
     # Unlike Path.is_dir, false also for a name the system cannot hold.
     if os.path.isdir(path) or (path.endswith(".gguf") and os.path.isfile(path)):

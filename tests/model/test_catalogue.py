@@ -242,11 +242,11 @@ def test_unknown_name_lists_the_ways_tried(name):
 
 
 def test_catalogue_begins_with_the_default_and_names_its_hub_models():
-    (bundled_name, none), *others = catalogue.CATALOGUE.items()
-    assert (bundled_name, none) == (bundled.NAME, None) == ("smollm2-135m", None)
-    for _, repo_id in others:
-        assert repo_id is not None
-        assert hub.HUB_ID.fullmatch(repo_id)
+    (name, first), *others = catalogue.CATALOGUE.items()
+    assert (name, first.repo_id) == (bundled.NAME, None) == ("smollm2-135m", None)
+    for _, entry in others:
+        assert entry.repo_id is not None
+        assert hub.HUB_ID.fullmatch(entry.repo_id)
 
 
 @pytest.fixture
