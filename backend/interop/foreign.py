@@ -317,8 +317,8 @@ def _messages(document: dict[str, Any], notes: list[str]) -> dict[str, Any]:
     last = messages[-1] if isinstance(messages, list) and messages else None
     role, content = (last.get("role", "user"), last.get("content")) if isinstance(last, dict) else ("", "")
     if isinstance(content, list):  # parts of several kinds
-        texts: list[Any] = [part.get("text") for part in content if isinstance(part, dict)]
-        content = "".join(texts) if texts and all(isinstance(text, str) for text in texts) else None
+        texts = [part.get("text") if isinstance(part, dict) else None for part in content]
+        content = "".join(filter(None, texts)) if all(isinstance(text, str) for text in texts) else None
     if not isinstance(content, str) or not content:
         notes.append("Not taken over: messages, the last one has no text.")
         return {}
