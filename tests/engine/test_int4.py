@@ -11,6 +11,7 @@ import torch
 from backend import BeamSearch, Engine, Request, SamplingParams, Speculative
 from backend.events import TokenDecoded
 from backend.model.catalogue import LoadedModel
+from backend.model.packed import HalfLinear
 from backend.model.runner import Piece
 
 pytestmark = pytest.mark.slow
@@ -29,6 +30,13 @@ def int4() -> Iterator[Engine]:
 
 def test_its_groups_are_the_file_s_own(int4: Engine) -> None:
     assert int4.packing == "int4: 210 layers in 4 bits, the file's own; 1 layers in 16"
+
+
+def test_its_weights_take_less_than_400_megabytes(int4: Engine) -> None:
+    model = int4._loaded.model
+    held = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in model.state_dict().values()}
+    half = sum(m.in_features * m.out_features * 2 for m in model.modules() if isinstance(m, HalfLinear))
+    assert sum(held.values()) + half < 400e6
 
 
 def test_int4_agrees_with_float32_over_2000_tokens(
