@@ -44,6 +44,10 @@ class GrammarError(RequestError):
         self.column = column
 
 
+class NoTokenLeft(PlaygroundError):
+    """A stage cut every token: the line cannot go on. Names the stage, and those that cut before it."""
+
+
 class ModelUnavailable(PlaygroundError):
     """The weights cannot be had, or the model cannot be run correctly here."""
 

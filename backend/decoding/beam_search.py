@@ -13,6 +13,7 @@ from torch import Tensor
 from backend.decoding.forward import Context, Forward, Strategy
 from backend.decoding.lane import Lane
 from backend.decoding.selection import length_normalised
+from backend.errors import NoTokenLeft
 from backend.events import BeamNode, BeamStepped, Event, FinishReason
 from backend.request import BeamSearch
 from backend.sampling import ranking
@@ -109,10 +110,10 @@ def beam_search(context: Context, params: BeamSearch) -> Strategy:
     own = replace(params, num_beams=size, num_return_sequences=1, num_beam_groups=1, early_stopping=early)
     groups: list[_Group] = []
     try:
-        groups.append(_Group(context, own, context.root, 0))
+        groups.append(_Group(context, own, context.root, 0, params.num_beams == 1))
         (first,) = yield Forward((context.root,))
         for number in range(1, params.num_beam_groups):
-            groups.append(_Group(context, own, context.blocks.fork(context.root), number))
+            groups.append(_Group(context, own, context.blocks.fork(context.root), number, False))
         logits = [first] * len(groups)
         while running := [group for group in groups if group.beams]:
             rows = iter(logits)
@@ -125,6 +126,9 @@ def beam_search(context: Context, params: BeamSearch) -> Strategy:
             if sequences := [beam.sequence for group in groups for beam in group.beams]:
                 logits = yield Forward(tuple(sequences))
         found = sorted((each for group in groups for each in group.pool.hypotheses), key=lambda h: -h.score)
+        dead_ends = [group.dead_end for group in groups if group.dead_end is not None]
+        if not found and dead_ends:
+            raise dead_ends[0]
         yield from write_results(context, found[: params.num_return_sequences])
     finally:
         for group in groups:
@@ -155,7 +159,7 @@ def write_results(context: Context, found: list[Hypothesis]) -> Iterator[Event]:
 class _Group:
     """Beams that compete with each other; empty once their search is over."""
 
-    def __init__(self, context: Context, params: BeamSearch, root: Sequence, number: int):
+    def __init__(self, context: Context, params: BeamSearch, root: Sequence, number: int, is_greedy: bool):
         self.context = context
         self.params = params
         self.beams = [Beam(root)]
@@ -163,6 +167,8 @@ class _Group:
         self._max_length = min(context.request.max_new_tokens, room)
         self.pool = Pool(params, self._max_length)
         self._number = number
+        self._is_greedy = is_greedy
+        self.dead_end: NoTokenLeft | None = None  # why a line was dropped
         self._step = 0
 
     def step(self, logits: list[Tensor], chosen: Counter[int], diversity_penalty: float) -> BeamStepped:
@@ -171,7 +177,7 @@ class _Group:
         `chosen` counts the tokens that earlier groups chose at this step.
         """
         model = [log_softmax(row.float()) for row in logits]
-        found = self._continuations(model, chosen, diversity_penalty)
+        found = self._continuations(logits, model, chosen, diversity_penalty)
         ended = [item for item in found[: self.params.num_beams] if item.reason]
         kept = [item for item in found if not item.reason][: self.params.num_beams]
         choices = self._choices([*ended, *kept], model)
@@ -192,14 +198,11 @@ class _Group:
             self.context.blocks.free(beam.sequence)
 
     def _continuations(
-        self, model: list[Tensor], chosen: Counter[int], diversity_penalty: float
+        self, logits: list[Tensor], model: list[Tensor], chosen: Counter[int], diversity_penalty: float
     ) -> list[Continuation]:
         """The best candidates over all beams: enough that num_beams go on even if all others end."""
         scores = torch.stack(
-            [
-                self.context.pipeline.scores(logprobs, self._history(beam)) + beam.cum_logprob
-                for beam, logprobs in zip(self.beams, model, strict=True)
-            ]
+            [self._scores(*each) for each in zip(self.beams, logits, model, strict=True)],
         )
         ranked = scores
         if chosen and diversity_penalty:
@@ -215,6 +218,19 @@ class _Group:
             for place, total in zip(places.tolist(), totals, strict=True)
             if total > -math.inf
         ]
+
+    def _scores(self, beam: Beam, logits: Tensor, model: Tensor) -> Tensor:
+        """Sums after each token [V]: minus infinity throughout where the line cannot go on.
+
+        One beam is greedy search: stages act on the logits, as they do there, and not on log-probabilities.
+        """
+        pipeline, history = self.context.pipeline, self._history(beam)
+        try:
+            after = pipeline.process(logits, history) if self._is_greedy else pipeline.scores(model, history)
+        except NoTokenLeft as error:
+            self.dead_end = error
+            return torch.full_like(model, -math.inf)
+        return after + beam.cum_logprob
 
     def _continuation(self, parent: int, token_id: int, cum_logprob: float) -> Continuation:
         beam = self.beams[parent]

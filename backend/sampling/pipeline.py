@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from backend.errors import PlaygroundError
+from backend.errors import NoTokenLeft, PlaygroundError
 from backend.events import Candidates, GrammarStep, StageOutcome, StageSetting
 from backend.request import MAX_CANDIDATES, SamplingParams
 from backend.sampling import noise, processors, ranking
@@ -212,6 +212,22 @@ class Pipeline:
             return torch.zeros_like(logits)
         return noise.gumbel(place.seed, place.sample, place.position, logits.numel()).to(logits.device)
 
+    def _no_token_left(
+        self, stage: processors.Stage, histories: Sequence[History], states: list[Tensor]
+    ) -> NoTokenLeft:
+        """Why, given the logits [B, V] before the first stage and after each up to `stage`."""
+        row = int((~torch.isfinite(states[-1]).any(dim=-1)).nonzero()[0])
+        rows = [state[row : row + 1] for state in states]
+        allowed = torch.isfinite(_apply(stage, rows[0], histories[row : row + 1]))
+        steps = zip(self.stages, rows, rows[1:-1], strict=False)
+        took = [
+            f"{earlier.name} = {earlier.setting}"
+            for earlier, before, after in steps
+            if bool((allowed & torch.isfinite(before) & ~torch.isfinite(after)).any())
+        ]
+        why = f": {', '.join(took)} had taken what it allows" if took else ""
+        return NoTokenLeft(f"{stage.name} = {stage.setting} left no token to choose from{why}")
+
     def _run(self, logits: Tensor, histories: Sequence[History]) -> list[Position]:
         if not _all_finite(logits):  # also catches NaN, which a maximum passes on
             raise PlaygroundError("the model gave logits that are no distribution (NaN or infinite)")
@@ -226,7 +242,7 @@ class Pipeline:
             else:
                 final, uncut = _apply(stage, final, histories), _apply(stage, uncut, histories)
             if not _all_finite(final):
-                raise PlaygroundError(f"{stage.name} = {stage.setting} left no token to choose from")
+                raise self._no_token_left(stage, histories, [*before, final])
         rows = {id(batch): batch.unbind() for batch in (logits, *before, final, uncut)}
         return [
             Position(
