@@ -66,8 +66,6 @@ class LoadedModel:
     packing: Packing | None = None
 
 
-DEFAULT_NAME = bundled.NAME
-
 CATALOGUE: Mapping[str, Entry] = MappingProxyType(
     {
         entry.name: entry

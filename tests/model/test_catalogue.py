@@ -242,10 +242,10 @@ def test_unknown_name_lists_the_ways_tried(name):
 
 
 def test_catalogue_begins_with_the_default_and_names_its_hub_models():
-    assert next(iter(catalogue.CATALOGUE)) == catalogue.DEFAULT_NAME == "smollm2-135m"
+    assert next(iter(catalogue.CATALOGUE)) == "smollm2-135m"
     for name, entry in catalogue.CATALOGUE.items():
         assert entry.name == name
-        assert (entry.repo_id is None) == (name == catalogue.DEFAULT_NAME)
+        assert (entry.repo_id is None) == (name == "smollm2-135m")
         assert entry.repo_id is None or hub.HUB_ID.fullmatch(entry.repo_id)
 
 

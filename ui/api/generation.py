@@ -72,7 +72,7 @@ class Api:
             chat: apply the model's chat template to the prompt.
 
         Returns:
-            The generated text, and the trace as JSON of version 1.
+            The generated text, and the trace as JSON of version 2.
         """
         values = {
             "temperature": temperature,
@@ -105,7 +105,7 @@ class Api:
             text: the text to score; at least two tokens.
 
         Returns:
-            The perplexity, and the trace as JSON of version 1, whose TokenDecoded events carry
+            The perplexity, and the trace as JSON of version 2, whose TokenDecoded events carry
             model_logprob (nats) and rank of every token after the first.
         """
         try:
@@ -142,7 +142,7 @@ class Api:
 
         Returns:
             The texts, best first, each with text, cum_logprob, num_tokens, score and reason; and the trace
-            as JSON of version 1, whose BeamStepped events hold the tree.
+            as JSON of version 2, whose BeamStepped events hold the tree.
         """
 
         def strategy() -> BeamSearch:
@@ -177,7 +177,7 @@ class Api:
 
         Returns:
             The samples, each with text, cum_logprob, num_tokens, score, reason, answer and selected; and
-            the trace as JSON of version 1.
+            the trace as JSON of version 2.
         """
         return self._texts(prompt, settings, lambda: BestOf(n, select, answer))  # type: ignore[arg-type]
 
@@ -203,7 +203,7 @@ class Api:
 
         Returns:
             The text; counts (num_rounds, num_drafted, num_checked, num_accepted, num_tokens, acceptance,
-            tokens_per_call, and predicted by the formula); and the trace as JSON of version 1, whose
+            tokens_per_call, and predicted by the formula); and the trace as JSON of version 2, whose
             DraftVerified events hold every check.
         """
         try:
@@ -249,7 +249,7 @@ class Api:
         Returns:
             The text; the verdict of an independent reader (status valid, incomplete or invalid, reason,
             free_text, structure, and notes on what the grammar was narrowed to); and the trace as JSON of
-            version 1, whose TokenDecoded events hold what the grammar meant at each step.
+            version 2, whose TokenDecoded events hold what the grammar meant at each step.
         """
         try:
             grammar = Grammar(
