@@ -108,6 +108,8 @@ class SamplingParams:
         frequency_penalty: subtracted per earlier occurrence in the output, -2 to 2. Neutral: 0.
         presence_penalty: subtracted once if in the output, -2 to 2. Neutral: 0.
         no_repeat_ngram_size: n-grams of this size never occur twice. Neutral: 0.
+        top_n_sigma: keep logits within this many standard deviations of the largest, 0 to 100 (Tang et al.
+            2024). Neutral: 0.
         logit_bias: token id to an addend between -100 and 100.
         order: None (the default order), a name from ORDERS, or every stage name in your order.
     """
@@ -125,6 +127,7 @@ class SamplingParams:
     ] = field(default_factory=dict)
     order: Annotated[str | tuple[str, ...] | None, BeforeValidator(_checked_order)] = None
     typical_p: Annotated[float, _limits("typical_p")] = 1.0
+    top_n_sigma: Annotated[float, _limits("top_n_sigma")] = 0.0
 
     @property
     def stage_order(self) -> tuple[str, ...]:

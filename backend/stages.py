@@ -275,6 +275,24 @@ _TABLE = (
             "llama.cpp": _sampler("typical_p", "typ_p", "--typical"),
         },
     ),
+    StageSpec(
+        name="top_n_sigma",
+        title="top-n-sigma",
+        hint="Keeps logits within this many standard deviations of the largest. 0 is off.",
+        neutral=0,
+        low=0,
+        high=100,
+        slider=(0, 5),
+        step=0.05,
+        shapes_draw=True,
+        cuts=True,
+        unit="probability",
+        geometry="ratio",
+        reading="each token against the best, less n standard deviations of the logits; log scale",
+        line="best − {setting} σ = {limit}",
+        places={"transformers": 80, "vllm": 80, "llama.cpp": 25},
+        elsewhere={"llama.cpp": _sampler("top_n_sigma", "top_n_sigma", "--top-nsigma", off=-1)},
+    ),
 )
 
 STAGES: dict[str, StageSpec] = {spec.name: spec for spec in _TABLE}

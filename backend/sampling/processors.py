@@ -282,6 +282,37 @@ class MinP(Stage):
         return [border - probability for probability in probabilities[token_ids].tolist()]
 
 
+class TopNSigma(Stage):
+    """Keeps logits within n standard deviations of the largest (Tang et al. 2024), both over tokens not cut.
+
+    The border moves with the logits, so temperature does not change what is kept.
+    """
+
+    name: ClassVar[str] = "top_n_sigma"
+
+    def _border(self, logits: Tensor) -> Tensor:
+        """Least logit kept; [..., 1]."""
+        possible = logits > -math.inf
+        count = possible.sum(-1, keepdim=True)
+        values = logits.double().masked_fill(~possible, 0)
+        mean = values.sum(-1, keepdim=True) / count
+        variance = (values - mean).square().masked_fill(~possible, 0).sum(-1, keepdim=True) / count
+        return logits.amax(-1, keepdim=True) - self.value * variance.sqrt()
+
+    def apply(self, logits: Tensor, history: History) -> Tensor:
+        return logits.masked_fill(logits < self._border(logits) - ROUNDING, -math.inf)
+
+    def threshold(self, before: Tensor, after: Tensor) -> float | None:
+        """Least probability kept."""
+        return float(self._border(before).exp())
+
+    def margins(self, logits: Tensor, token_ids: Tensor) -> list[float] | None:
+        """Probability missing to the threshold."""
+        logprobs = log_softmax(logits)
+        border = float(self._border(logprobs).exp())
+        return [border - probability for probability in logprobs[token_ids].exp().tolist()]
+
+
 class Mask(Protocol):
     """What a grammar allows after some output; see grammar.constraint.Constraint."""
 
@@ -322,6 +353,7 @@ _TRANSFORMS: dict[str, type[Stage]] = {
         TopP,
         MinP,
         TypicalP,
+        TopNSigma,
     )
 }
 

@@ -43,6 +43,7 @@ RANGES = {
     "top_p": (-0.1, 1.1),
     "min_p": (-0.1, 1.1),
     "typical_p": (-0.1, 1.1),
+    "top_n_sigma": (-0.1, 101),
     "top_k": (-1, 1_000_001, 2.5),
     "repetition_penalty": (0, -1, 10.5),
     "frequency_penalty": (-2.1, 2.1),

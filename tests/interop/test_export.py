@@ -172,11 +172,12 @@ def test_the_llama_cpp_body_names_every_setting_and_reads_back() -> None:
         "top_p": 1.0,
         "min_p": 0.02,
         "typical_p": 1.0,
+        "top_n_sigma": -1,
         "repeat_penalty": 1.0,
         "repeat_last_n": -1,
         "frequency_penalty": 0.5,
         "presence_penalty": 0.0,
-        "samplers": ["penalties", "temperature", "top_k", "top_p", "min_p", "typ_p"],
+        "samplers": ["penalties", "temperature", "top_k", "top_p", "min_p", "typ_p", "top_n_sigma"],
         "logit_bias": [[65, -2.0]],
         "stop": ["END"],
         "seed": 5,
@@ -195,7 +196,7 @@ def test_the_order_of_llama_cpp_is_expressed_by_its_samplers() -> None:
     body = json.loads(
         export(Request("x", sampling=SamplingParams(order="llama.cpp")), "llama.cpp-server", "m").code
     )
-    assert body["samplers"] == ["penalties", "top_k", "typ_p", "top_p", "min_p", "temperature"]
+    assert body["samplers"] == ["penalties", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "temperature"]
 
 
 def test_the_command_line_survives_a_shell() -> None:

@@ -107,3 +107,8 @@ def test_hostile_shapes_do_not_crash() -> None:
             for shape in shapes:
                 with contextlib.suppress(RequestError):  # read or refused, nothing else
                     read(json.dumps({**base, name: shape}))
+
+
+def test_top_n_sigma_of_llama_cpp_is_off_at_minus_one() -> None:
+    assert read('{"n_predict": 5, "top_n_sigma": -1}').sampling.top_n_sigma == 0
+    assert read('{"n_predict": 5, "top_n_sigma": 1.5}').sampling.top_n_sigma == 1.5

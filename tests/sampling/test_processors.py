@@ -25,6 +25,7 @@ from backend.sampling.processors import (
     Stage,
     Temperature,
     TopK,
+    TopNSigma,
     TopP,
     TypicalP,
     build,
@@ -607,3 +608,38 @@ def test_an_integer_too_large_for_a_float_is_refused_by_name(name: str) -> None:
 @pytest.mark.parametrize("value", [0.9999999, 0.12345678])
 def test_the_setting_shown_is_the_setting_used(value: float) -> None:
     assert float(TopP(value).setting) == value
+
+
+@pytest.mark.parametrize(
+    ("n", "logits", "kept"),
+    [
+        (1, [0.0, 2.0], [1]),  # mean 1, deviation 1: the border is 1
+        (2, [0.0, 2.0], [0, 1]),  # the border is 0, and a logit on it stays
+        (1, [4.0, 2.0, 0.0, 2.0], [0]),  # deviation 1.414: the border is 2.586
+        (1.5, [4.0, 2.0, 0.0, 2.0], [0, 1, 3]),  # 1.879
+        (
+            1,
+            [4.0, -INF, 2.0, -INF, 0.0, 2.0],
+            [0],
+        ),  # cut tokens do not count
+        (1, [3.0, 3.0, 3.0], [0, 1, 2]),  # no deviation: all are the best
+        (0.001, [-INF, 7.0], [1]),
+    ],
+)
+def test_top_n_sigma_keeps_logits_near_the_largest(n: float, logits: list[float], kept: list[int]) -> None:
+    rows = torch.tensor([logits, logits])
+    assert _kept(TopNSigma(n).apply(rows[0], NOTHING)) == kept
+    assert _kept(TopNSigma(n).apply(rows[0] / 8 + 1, NOTHING)) == kept  # at every temperature
+    assert torch.equal(TopNSigma(n).apply(rows, NOTHING)[1], TopNSigma(n).apply(rows[0], NOTHING))
+
+
+def test_top_n_sigma_tells_its_border_and_what_was_missing_as_probabilities() -> None:
+    logits = torch.tensor([0.0, 2.0])
+    probabilities = torch.softmax(logits.double(), -1)
+    border = float(probabilities[1]) / math.e  # one deviation of 1 below the best
+    stage = TopNSigma(1)
+    before = torch.log_softmax(logits, -1)
+    assert stage.threshold(before, stage.apply(before, NOTHING)) == pytest.approx(border, abs=1e-6)
+    assert stage.margins(logits, torch.tensor([0])) == [
+        pytest.approx(border - float(probabilities[0]), abs=1e-6)
+    ]

@@ -22,6 +22,7 @@ EXACT = {
     "default": SamplingParams(temperature=0.8, top_p=0.95),
     "greedy": SamplingParams(temperature=0),
     "pure-sampling": SamplingParams(),
+    "top-n-sigma": SamplingParams(temperature=1.5, top_n_sigma=1.0),
     "config-factual": SamplingParams(temperature=0.1, top_p=0.9, repetition_penalty=1.1),
     "config-chat": SamplingParams(temperature=0.7, top_p=0.9, top_k=50, repetition_penalty=1.05),
     "config-creative": SamplingParams(temperature=0.9, top_p=0.95, repetition_penalty=1.15),

@@ -50,6 +50,7 @@ class Api:
         stop: list[str] | None = None,
         seed: int | None = None,
         chat: bool = False,
+        top_n_sigma: float = 0.0,
     ) -> tuple[str, dict[str, Any]]:
         """Continue a prompt and return the text and the trace of every step.
 
@@ -70,6 +71,7 @@ class Api:
             stop: texts that end the output; they are not part of it.
             seed: a whole number for a repeatable draw; null draws one, which the trace shows.
             chat: apply the model's chat template to the prompt.
+            top_n_sigma: logits within this many standard deviations of the largest are kept; 0 is off.
 
         Returns:
             The generated text, and the trace as JSON of version 2.
@@ -80,6 +82,7 @@ class Api:
             "top_p": top_p,
             "min_p": min_p,
             "typical_p": typical_p,
+            "top_n_sigma": top_n_sigma,
             "repetition_penalty": repetition_penalty,
             "frequency_penalty": frequency_penalty,
             "presence_penalty": presence_penalty,
