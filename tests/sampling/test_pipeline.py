@@ -430,6 +430,7 @@ ALL_ON = SamplingParams(
     top_p=0.9,
     min_p=0.02,
     typical_p=0.95,
+    top_n_sigma=50,
     repetition_penalty=1.2,
     frequency_penalty=0.3,
     presence_penalty=0.2,

@@ -91,7 +91,7 @@ class Api:
             text: the text to score; at least two tokens.
 
         Returns:
-            The perplexity, and the trace as JSON of version 1, whose TokenDecoded events carry
+            The perplexity, and the trace as JSON, whose TokenDecoded events carry
             model_logprob (nats) and rank of every token after the first.
         """
         with readable_errors():
@@ -126,7 +126,7 @@ class Api:
 
         Returns:
             The texts, best first, each with text, cum_logprob, num_tokens, score and reason; and the trace
-            as JSON of version 1, whose BeamStepped events hold the tree.
+            as JSON of version 2, whose BeamStepped events hold the tree.
         """
 
         def strategy() -> BeamSearch:
@@ -187,7 +187,7 @@ class Api:
 
         Returns:
             The text; counts (num_rounds, num_drafted, num_checked, num_accepted, num_tokens, acceptance,
-            tokens_per_call, and predicted by the formula); and the trace as JSON of version 1, whose
+            tokens_per_call, and predicted by the formula); and the trace as JSON, whose
             DraftVerified events hold every check.
         """
         with readable_errors():
@@ -231,7 +231,7 @@ class Api:
         Returns:
             The text; the verdict of an independent reader (status valid, incomplete or invalid, reason,
             free_text, structure, and notes on what the grammar was narrowed to); and the trace as JSON of
-            version 1, whose TokenDecoded events hold what the grammar meant at each step.
+            version 2, whose TokenDecoded events hold what the grammar meant at each step.
         """
         with readable_errors():
             grammar = Grammar(

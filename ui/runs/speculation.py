@@ -24,7 +24,7 @@ SOURCES = {
     "prompt_lookup": "prompt lookup: what followed before",
     "layer_skip": "layer skip: a sixth left out",
     "layer_skip_half": "layer skip: half left out",
-    **{name: f"model: {name}" for name in CATALOGUE},
+    **{name: f"model: {entry.title}" for name, entry in CATALOGUE.items()},
 }
 
 
