@@ -89,13 +89,13 @@ def test_the_margin_of_a_literal_cut(
     limit: float,
 ) -> None:
     monkeypatch.setattr(engine, "evaluate", lambda request: step(token_id=23))
-    outcome = StageOutcome(stage, str(value), 2, 0.25, True, threshold)
+    outcome = StageOutcome(stage, value, 2, 0.25, True, threshold)
     one = literal(SamplingParams(), 23, -1, replace(outcome, num_kept=4, changed=False))
     two = literal(SamplingParams(**{stage: value}), 21, 0, outcome)  # type: ignore[arg-type]
     found = first_difference(engine, one, two)
     assert found is not None
     assert found.causes == (stage,)
-    assert found.cut == Cut(1, 23, "\n", 4, stage, str(value), pytest.approx(reached), pytest.approx(limit))
+    assert found.cut == Cut(1, 23, "\n", 4, stage, value, pytest.approx(reached), pytest.approx(limit))
 
 
 def random_params(chance: random.Random) -> SamplingParams:
