@@ -139,5 +139,7 @@ def request(prompt: str, settings: dict[str, Any], values: dict[str, Any], salt:
 
 
 def greedy(asked: Request) -> Request:
-    """The greedy text under the same penalties, bans and biases."""
-    return replace(asked, strategy=BeamSearch(num_beams=1))
+    """The greedy text under the same penalties, bans and biases, scored as the search scores its own."""
+    search = asked.strategy
+    assert isinstance(search, BeamSearch)
+    return replace(asked, strategy=BeamSearch(num_beams=1, length_penalty=search.length_penalty))
