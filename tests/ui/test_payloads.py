@@ -167,6 +167,25 @@ def table(probabilities: list[float], after: list[list[float]], cut_by: list[int
     )
 
 
+@pytest.mark.parametrize(("num_kept", "num_listed"), [(3, 60), (68, 80), (150, 200), (500, 200)])
+def test_the_picture_of_top_p_reaches_its_line_however_many_tokens_that_takes(
+    num_kept: int, num_listed: int
+) -> None:
+    mass, p = 0.9 / num_kept, 0.9
+    before = [mass] * min(num_kept, num_listed) + [0.001] * max(0, num_listed - num_kept)
+    logs = tuple(math.log(value) for value in before)
+    after = tuple(value if place < num_kept else -math.inf for place, value in enumerate(logs))
+    cut_by = tuple(-1 if place < num_kept else 0 for place in range(num_listed))
+    rows = (tuple(range(num_listed)), ("x",) * num_listed, logs, (after,), cut_by)
+    candidates = Candidates(*rows, (None,) * num_listed, (0.0,) * num_listed)
+    (chart,) = payloads.charts(candidates, (StageOutcome("top_p", p, num_kept, 0.1, True, p),))
+    kept = [bar for bar in chart["bars"] if bar[2]]
+    assert sum(bar[1] for bar in kept) == pytest.approx(p, abs=1e-3)
+    assert chart["tokens"] >= num_kept
+    unlisted = max(0, num_kept - num_listed)
+    assert (kept[-1][0] == f"{unlisted:,} more tokens") == (unlisted > 0)
+
+
 def test_charts_hold_the_distribution_before_each_cut() -> None:
     candidates = table(
         [0.5, 0.3, 0.15, 0.05],

@@ -13,7 +13,7 @@ from backend.events import SampleFinished, SampleSelected, TokenDecoded
 from tests import models
 from ui.payloads import search as search_payloads
 from ui.plots import samples as sample_plots
-from ui.runs.reselect import RULES, Recorded, RecordedSample, recorded, scores, votes, winner
+from ui.runs.reselect import RULES, Recorded, RecordedSample, num_tied, recorded, scores, votes, winner
 from ui.session import View
 from ui.tabs import samples
 
@@ -108,3 +108,15 @@ def test_the_page_records_similarities_only_where_that_is_quick() -> None:
         return strategy.select
 
     assert [asked(n) for n in (1, 32, 33, 64)] == ["mbr", "mbr", "vote", "vote"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "tied"),
+    [(["1", "2", "3"], 3), (["1", "1", "2"], 1), (["1", "2", "2", "1"], 2), ([None, "4", None], 1)],
+)
+def test_equally_many_votes_for_different_answers_are_a_tie(answers: list[str | None], tied: int) -> None:
+    samples = [
+        RecordedSample(reason="eos", answer=answer, text=str(place)) for place, answer in enumerate(answers)
+    ]
+    selected = SampleSelected("vote", 0, (0.0,) * len(answers), tuple(answers), ())
+    assert num_tied(Recorded(samples, selected), "vote") == tied

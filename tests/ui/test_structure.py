@@ -62,10 +62,10 @@ def test_a_grammar_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_the_steps_against_the_model_are_the_lowest_in_the_order_of_the_text() -> None:
+def test_the_steps_against_the_model_come_lowest_first() -> None:
     masses = [0.9, 0.04, 0.01, 0.5, 0.001, 0.03, 0.02, 0.049, 0.0001, 0.06]
     steps = [step(index, mass) for index, mass in enumerate(masses)]
-    assert structure.fights(steps) == [1, 2, 4, 5, 6, 8]
+    assert [low.index for low in structure.fights(steps)] == [8, 4, 2, 6, 5, 1, 7]
     assert structure.fights([step(0, 0.0, is_free=True)]) == []
 
 
@@ -121,3 +121,12 @@ def test_the_first_difference() -> None:
     assert first_unequal(left, right) == 1
     assert first_unequal(left, left[:1], ended=False) is None
     assert first_unequal(left, left[:1]) == 1
+
+
+@pytest.mark.parametrize(("num_low", "shown", "more"), [(0, 0, 0), (6, 6, 0), (7, 6, 1), (30, 6, 24)])
+def test_steps_against_the_model_that_are_not_listed_are_counted(num_low: int, shown: int, more: int) -> None:
+    view = View()
+    view.steps = [step(index, 0.01) for index in range(num_low)]
+    payload = structure.texts(view, StructureState())
+    assert (len(payload["fights"]), payload["more_fights"]) == (shown, more)
+    assert payload["fights"] == sorted(payload["fights"])

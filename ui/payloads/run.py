@@ -306,16 +306,20 @@ def _chart(table: Candidates, place: int, outcome: StageOutcome) -> dict[str, An
     alive = [i for i in range(len(before)) if not 0 <= table.cut_by[i] < place]
     # Ties keep the table's order, which is the rule at a border: the lower token id wins.
     alive.sort(key=lambda i: -before[i])
-    bars = [
-        [table.labels[i], number(probability(before[i])), table.cut_by[i] != place] for i in alive[:MAX_BARS]
-    ]
+    # Past the border as well, so that the picture reaches its line.
+    shown = alive[: max(MAX_BARS, outcome.num_kept + 8)]
+    bars = [[table.labels[i], number(probability(before[i])), table.cut_by[i] != place] for i in shown]
     if not bars:
         return None
     spec = STAGES[outcome.stage]
+    more = outcome.num_kept - sum(bar[2] for bar in bars)
+    if spec.geometry == "staircase" and more > 0:  # kept tokens that the table does not list, as one step
+        rest = 1 - outcome.cut_mass - sum(probability(before[i]) for i in shown)
+        bars.append([f"{more:,} more tokens", number(max(0.0, rest)), True])
     limit = outcome.threshold if spec.unit == "probability" else outcome.setting
     if not isinstance(limit, int | float):
         return None
-    shown = percent(limit) if spec.unit == "probability" else written(limit)
+    said = percent(limit) if spec.unit == "probability" else written(limit)
     return {
         "stage": outcome.stage,
         "title": spec.title,
@@ -323,11 +327,12 @@ def _chart(table: Candidates, place: int, outcome: StageOutcome) -> dict[str, An
         "geometry": spec.geometry,
         "reading": spec.reading,
         "line": number(limit),
-        "line_text": spec.line.format(setting=written(outcome.setting), limit=shown),
+        "line_text": spec.line.format(setting=written(outcome.setting), limit=said),
         "kept": outcome.num_kept,
         "cut_mass": number(outcome.cut_mass, 4),
         "best": number(max(probability(before[i]) for i in alive)),
         "bars": bars,
+        "tokens": len(shown) + max(0, more),
     }
 
 

@@ -9,7 +9,7 @@ from ui.numbers import number, probability
 from ui.payloads.run import ENDINGS, head
 from ui.plots import samples as sample_plots
 from ui.runs.beam_tree import BeamTree, Node
-from ui.runs.reselect import RecordedSample, recorded, scores, winner
+from ui.runs.reselect import RecordedSample, num_tied, recorded, scores, winner
 from ui.session import View
 from ui.titles import title, written
 
@@ -142,6 +142,7 @@ def samples(view: View, rule: str) -> dict[str, Any]:
         "status": samples_status(view),
         "rule": rule,
         "selected": chosen,
+        "tied": num_tied(run, rule),
         "missing": missing,
         "samples": [
             _sample(index, sample, by_rule[index] if by_rule else None)

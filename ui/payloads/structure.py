@@ -24,6 +24,7 @@ def texts(view: View, state: StructureState) -> dict[str, Any]:
     """Both texts, the curve, and the verdicts."""
     together = jumped(view.events)
     judged = next((event for event in reversed(view.events) if isinstance(event, Judged)), None)
+    low = fights(view.steps)
     return {
         "number": view.number,
         "running": view.running,
@@ -32,7 +33,8 @@ def texts(view: View, state: StructureState) -> dict[str, Any]:
         "vocab": state.vocab_size,
         "rows": [row(step, step.index in together) for step in view.steps],
         "selected": view.index,
-        "fights": fights(view.steps),
+        "fights": sorted(step.index for step in low[:MAX_FIGHTS]),
+        "more_fights": max(0, len(low) - MAX_FIGHTS),
         "verdict": verdict(view, judged),
         "parsed": parsed(judged),
         "is_json": view.request is not None
@@ -130,11 +132,10 @@ def _share(logprob: float) -> float:
     return float(f"{math.exp(logprob):.4g}")
 
 
-def fights(steps: Sequence[TokenDecoded]) -> list[int]:
-    """The steps where the grammar left least of the model's probability, in the order of the text."""
+def fights(steps: Sequence[TokenDecoded]) -> list[TokenDecoded]:
+    """The steps where the grammar left little of the model's probability, the least first."""
     low = [s for s in steps if s.grammar and not s.grammar.is_free and s.grammar.feasible_mass < FIGHT]
-    worst = sorted(low, key=lambda step: step.grammar.feasible_mass if step.grammar else 1.0)[:MAX_FIGHTS]
-    return sorted(step.index for step in worst)
+    return sorted(low, key=lambda step: step.grammar.feasible_mass if step.grammar else 1.0)
 
 
 def parsed(judged: Judged | None) -> str:

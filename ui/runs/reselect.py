@@ -86,3 +86,12 @@ def winner(found: Recorded, rule: str) -> int | None:
     if by_rule is None or any(sample.reason is None for sample in found.samples):
         return None
     return selection.best(by_rule)
+
+
+def num_tied(found: Recorded, rule: str) -> int:
+    """How many different answers (of other rules: texts) share the highest score; 1 where one wins alone."""
+    chosen, by_rule = winner(found, rule), scores(found, rule)
+    if chosen is None or by_rule is None:
+        return 0
+    best = [sample for sample, score in zip(found.samples, by_rule, strict=True) if score == by_rule[chosen]]
+    return len({sample.answer if rule == "vote" else sample.text for sample in best})

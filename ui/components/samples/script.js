@@ -40,7 +40,7 @@ function drawCard(shape, sample, value) {
   const selected = value.selected === sample.number;
   shape.node.className = "pg-sample" + (selected ? " pg-selected" : "");
   shape.node.setAttribute("aria-current", String(selected));
-  shape.name.textContent = `${sample.number + 1}${selected ? " ★ selected" : ""}`;
+  shape.name.textContent = `${sample.number + 1}${selected ? " ★ " + (value.tied > 1 ? `first of ${value.tied} ${value.rule === "vote" ? "answers" : "texts"} that tie` : "selected") : ""}`;
   shape.score.textContent = sample.score === null ? "" : `${RULES[value.rule][0]} ${fixed(sample.score, value.rule === "vote" ? 2 : value.rule === "mbr" ? 1 : 3)}`;
   const facts = [["sum", fixed(sample.sum, 2)], ["mean", fixed(sample.mean, 3)], ["length", String(tokens.length)], ["ended", sample.ended || "…"]];
   if (sample.answer !== null) facts.push(["answer", sample.answer]);

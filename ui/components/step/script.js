@@ -175,7 +175,7 @@ function staircase(svg, chart) {
   });
   svg.append(shape("line", { x1: L, x2: W - R, y1: y(chart.line), y2: y(chart.line) }, "pg-cutline"));
   svg.append(words(W - R, y(chart.line) - 4, chart.line_text, "pg-cutlabel", "end"));
-  svg.append(words(L, H - 4, "rank 1", "pg-ticks"), words(W - R, H - 4, `${chart.bars.length} tokens: ${percent(sum)}`, "pg-ticks", "end"));
+  svg.append(words(L, H - 4, "rank 1", "pg-ticks"), words(W - R, H - 4, `${chart.tokens.toLocaleString("en")} tokens: ${percent(sum)}`, "pg-ticks", "end"));
 }
 
 function ratio(svg, chart) {

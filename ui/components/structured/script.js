@@ -140,7 +140,7 @@ function draw(value) {
     button.append(sentence(rows[index], index, value.vocab));
     item.append(button);
     return item;
-  }));
+  }), ...(value.more_fights ? [el("li", "", `and ${value.more_fights} more, each a short bar above`)] : []));
   const chosen = rows[value.selected];
   part(".pg-structured-step").replaceChildren(...(chosen && chosen.allowed !== undefined ? [sentence(chosen, value.selected, value.vocab)] : []));
 }
