@@ -21,6 +21,12 @@ test("what cannot be seen gets a mark, the rest stays text", () => {
   assert.equal(shown("<img src=x>").querySelector("img"), null);
 });
 
+test("a copied text holds the characters, not their marks", () => {
+  for (const label of [" a\tb\n", "x\u200by", "\r\n\u00a0z", "", "plain"]) {
+    assert.equal(Playground.copied(shown(label, true)), label);
+  }
+});
+
 test("where a text is to be read, spaces are spaces", () => {
   assert.equal(shown(" a\tb").querySelectorAll(".pg-mark").length, 2);
   assert.equal(Playground.visible(" a\tb", false, true).querySelectorAll(".pg-mark").length, 1);

@@ -50,16 +50,28 @@ window.Playground = (() => {
       if (MARKS[char] && !(spaces && char === " ")) {
         flush();
         // A space stays a space, so that lines can break there; its mark is drawn over it.
-        out.append(char === " " ? el("span", "pg-mark pg-space", " ") : el("span", "pg-mark", MARKS[char]));
+        out.append(char === " " ? el("span", "pg-mark pg-space", " ") : mark(MARKS[char], char));
         if (breakLines && char === "\n") out.append(document.createElement("br"));
       } else if (isHidden(char)) {
         flush();
-        out.append(el("span", "pg-mark pg-code", "U+" + char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")));
+        out.append(mark("U+" + char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0"), char, " pg-code"));
       } else run += char;
     }
     flush();
-    if (!label) out.append(el("span", "pg-mark", "∅"));
+    if (!label) out.append(mark("∅", ""));
     return out;
+  }
+
+  // A sign that stands for a character, which is what a copy of it gives.
+  function mark(sign, character, more = "") {
+    return set(el("span", "pg-mark" + more, sign), { "data-text": character });
+  }
+
+  // The text of a copied part of the page: characters in place of their marks.
+  function copied(part) {
+    part.querySelectorAll("br, .pg-hidden").forEach((node) => node.remove());
+    part.querySelectorAll("[data-text]").forEach((node) => node.replaceWith(node.dataset.text));
+    return part.textContent;
   }
 
   // The label as one line of text, for aria-label.
@@ -234,7 +246,16 @@ window.Playground = (() => {
     when(() => stop.disabled || !stop.isConnected || Date.now() > late, () => stop.removeAttribute("aria-busy"));
   });
 
+  // Of what is more than one line of tokens (a table, a list) the browser keeps the layout.
+  document.addEventListener("copy", (event) => {
+    const selection = document.getSelection();
+    const part = selection.rangeCount ? selection.getRangeAt(0).cloneContents() : null;
+    if (!part?.querySelector(".pg-mark") || part.querySelector("div, p, li, tr")) return;
+    event.clipboardData.setData("text/plain", copied(part));
+    event.preventDefault();
+  });
+
   return {
-    el, put, fill, set, svg, prompt, terms, showTip, radios, visible, spoken, percent, fixed, quoted, resolve, facts, begin, plot, redraw, say,
+    el, put, fill, set, svg, prompt, terms, showTip, radios, visible, copied, spoken, percent, fixed, quoted, resolve, facts, begin, plot, redraw, say,
   };
 })();
