@@ -102,6 +102,7 @@ class Header:
             session.link = link.query()
         except RequestError as error:
             raise gr.Error(str(error), print_exception=False) from None
+        session.link_note = panel.beyond_link(session)
         session.link_number += 1
         return model_payload(self.loader, session)
 
@@ -173,7 +174,7 @@ def model_payload(loader: Loader, session: Session | None = None) -> dict[str, A
     elif not loader.done:
         payload |= {"loading": loader.message, "fraction": loader.fraction}
     if session is not None:
-        payload |= {"link": session.link, "link_number": session.link_number}
+        payload |= {name: getattr(session, name) for name in ("link", "link_number", "link_note")}
     return payload
 
 

@@ -172,7 +172,7 @@ class Session:
         self._states: dict[type, Any] = {}
         self.settings = dict(settings or {})
         self.tab = "inspect"
-        self.link, self.link_number = "", 0
+        self.link, self.link_number, self.link_note = "", 0, ""
         self.num_saved = 0
         self.settings_number = 1
         self.opened: Link | None = None

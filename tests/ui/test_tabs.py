@@ -20,6 +20,8 @@ from ui.header import Header
 from ui.loading import Loader
 from ui.page import LESSONS, TABS
 from ui.presets.lessons import load_lessons
+from ui.runs.crowd import Ask
+from ui.runs.kv_state import KvState
 from ui.session import Session
 from ui.tabs.compose import Compose
 from ui.tabs.tab import Page, Tab, Updates
@@ -228,3 +230,31 @@ def test_fields_out_of_their_limits_are_refused_by_title_and_start_nothing(engin
             list(panel.start(session, {}, "a b", {"values": values | {field["name"]: value}}))
             assert panel.view(session).notice.startswith(f"{field['title']} must be "), (field, value)
             assert panel.view(session).number == 0
+
+
+def test_a_link_says_beforehand_what_it_cannot_carry(engine: Engine) -> None:
+    page, _ = laid_out(engine)
+    panel, session = page.panels["inspect"], Session(knobs.DEFAULTS)
+    run(panel, session)
+    assert panel.beyond_link(session) == ""
+    session.settings["temperature"] = 0.1
+    assert "knobs were moved" in panel.beyond_link(session)
+    session.settings = dict(SETTINGS)
+    trace = panel.view(session).trace
+    assert trace is not None
+    panel.view(session).show(engine.generate(trace.branch(2, 5)), "run")
+    assert "does not hold the branch" in panel.beyond_link(session)
+    panel.view(session).show(trace, "import")
+    assert "does not hold the opened trace" in panel.beyond_link(session)
+
+
+def test_a_link_says_that_an_edited_list_of_requests_is_not_in_it(engine: Engine) -> None:
+    page, _ = laid_out(engine)
+    panel, session = page.panels["kv"], Session(knobs.DEFAULTS)
+    run(panel, session)
+    first = next(iter(panel.sets.values()))  # type: ignore[attr-defined]
+    panel._fill(session, first.name)  # type: ignore[attr-defined]
+    assert panel.beyond_link(session) == ""
+    session.state(KvState).crowd.add(Ask("one more", 3, 1))
+    assert first.title in panel.beyond_link(session)
+    assert page.panels["score"].beyond_link(session) == ""

@@ -19,7 +19,7 @@ from ui.session import Session, View, forced_step, step_request, take_settings
 from ui.tabs.compose import Compose
 from ui.tabs.player import halt
 from ui.tabs.tab import Page, Tab, Updates, got
-from ui.tabs.viewer import Viewer
+from ui.tabs.viewer import Viewer, is_stale
 
 CURVE_PERIOD = 0.4  # seconds between redraws of the curve and the step while a run goes on
 CURVE_TOKENS = 200  # of longer texts the curve is redrawn less often
@@ -170,6 +170,16 @@ class Inspect(Tab):
             return self.draw(session, *wanted)
 
         yield from self.play(session, begin, draw=lambda _: draw())
+
+    def beyond_link(self, session: Session) -> str:
+        view = session.inspect
+        if view.source == "import":
+            return "It does not hold the opened trace: export that as a file."
+        if view.request is not None and view.request.output_prefix:
+            return "It does not hold the branch: it opens the run before it. Export the trace to keep it."
+        if is_stale(view, session.settings):
+            return "The knobs were moved since this run: the link draws with them as they stand now."
+        return ""
 
     @property
     def opened(self) -> list[Any]:

@@ -181,6 +181,14 @@ class KvCache(Tab):
             state.sets = chosen.name
             state.crowd.fill(list(chosen.asks))
 
+    def beyond_link(self, session: Session) -> str:
+        state = session.state(KvState)
+        chosen = self.sets.get(state.sets)
+        asks = [member.ask for member in state.crowd.members]
+        if chosen is not None and asks == list(chosen.asks):
+            return ""
+        return f"It does not hold your changes: it opens {chosen.title if chosen else 'a ready list'}."
+
     def _acting(self, act: Callable[[KvState, gr.EventData], None]) -> Callable[..., Updates]:
         """A handler that does something to the state, says why it cannot, and draws."""
 

@@ -225,6 +225,10 @@ class Tab:
         """What is drawn when a run has ended."""
         return self.draw(session)
 
+    def beyond_link(self, session: Session) -> str:
+        """What of that which is on screen a link cannot carry, in a sentence; empty if it carries all."""
+        return ""
+
     def refuse(self, capabilities: Capabilities, sent: Any) -> Updates:
         """Grey what the engine cannot serve, and say why: the whole tab, or fields (which hold `sent`)."""
         reason = capabilities.lacking(self.needs)

@@ -17,22 +17,23 @@ function draw(value) {
   load.querySelector("b").style.width = `${(value.fraction || 0) * 100}%`;
   if (value.link && value.link_number !== shown) {
     shown = value.link_number;
-    share(value.link);
+    share(value.link, value.link_note);
   }
 }
 
-async function share(query) {
+// `note`: what of the screen the link cannot carry.
+async function share(query, note) {
   const address = `${location.origin}${location.pathname}?${query}`;
   history.replaceState(null, "", address);
   let copied = true;
   try { await navigator.clipboard.writeText(address); } catch { copied = false; }
-  say(copied ? "Link copied; it is also in the address bar." : "The link is in the address bar.");
+  say([copied ? "Link copied; it is also in the address bar." : "The link is in the address bar.", note].join(" ").trim());
 }
 
 function say(text) {
   toast.textContent = text;
   toast.hidden = false;
-  setTimeout(() => { toast.hidden = true; }, 4000);
+  setTimeout(() => { toast.hidden = true; }, 3000 + 60 * text.length);
 }
 
 function setTheme(dark) {
