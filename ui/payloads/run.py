@@ -308,7 +308,9 @@ def _chart(table: Candidates, place: int, outcome: StageOutcome) -> dict[str, An
     alive.sort(key=lambda i: -before[i])
     # Past the border as well, so that the picture reaches its line.
     shown = alive[: max(MAX_BARS, outcome.num_kept + 8)]
-    bars = [[table.labels[i], number(probability(before[i])), table.cut_by[i] != place] for i in shown]
+    bars: list[list[Any]] = [
+        [table.labels[i], number(probability(before[i])), table.cut_by[i] != place] for i in shown
+    ]
     if not bars:
         return None
     spec = STAGES[outcome.stage]
