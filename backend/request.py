@@ -178,7 +178,9 @@ class BeamSearch:
 
     num_beams: Annotated[int, whole(1, MAX_BEAMS)] = 4
     length_penalty: Annotated[float, number(-10, 10)] = 1.0
-    early_stopping: Annotated[bool | Literal["never"], choice(True, False, "never")] = False
+    early_stopping: Annotated[
+        bool | Literal["never"], choice(True, False, "never", said="true, false or 'never'")
+    ] = False
     num_return_sequences: Annotated[int, whole(1, MAX_BEAMS)] = 1
     num_beam_groups: Annotated[int, whole(1, MAX_BEAMS)] = 1
     diversity_penalty: Annotated[float, number(0, 100)] = 0.0

@@ -71,10 +71,10 @@ def text(least: int = 0) -> GetPydanticSchema:
     )
 
 
-def choice(*options: Any) -> GetPydanticSchema:
-    """One of the options."""
-    names = ", ".join(str(option) for option in options)
-    return _saying(core_schema.literal_schema(list(options)), f"must be one of {names}")
+def choice(*options: Any, said: str = "") -> GetPydanticSchema:
+    """One of the options; `said` is how a refusal lists them."""
+    names = said or f"one of {', '.join(map(str, options))}"
+    return _saying(core_schema.literal_schema(list(options)), f"must be {names}")
 
 
 Flag = Annotated[bool, _saying(core_schema.bool_schema(strict=True), "must be true or false")]
@@ -127,4 +127,5 @@ def refusal(error: ValidationError, *outer: str) -> RequestError:
     if first["type"] == "unexpected_keyword_argument":
         return RequestError(f"there is no setting {name!r}")
     place = f"{name}{''.join(f'[{part}]' for part in inner)}"
-    return RequestError(f"{place} {first['msg']}, got {shown(first['input'])}")
+    says = "must be a list of token ids" if first["type"] == "tuple_type" else first["msg"]
+    return RequestError(f"{place} {says}, got {shown(first['input'])}")

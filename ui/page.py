@@ -12,6 +12,7 @@ import plotly
 from backend import Trace
 from ui import components, knobs
 from ui.api.cache import CacheApi
+from ui.api.defaults import fill_left_out
 from ui.api.experiments import ExperimentsApi
 from ui.api.generation import Api
 from ui.header import Header
@@ -98,6 +99,7 @@ def build(
         header.restore_on(blocks)
         for api in (Api, ExperimentsApi, CacheApi):
             api(loader).wire()
+        fill_left_out(blocks)
 
         def turn(session: Session, sent: Any) -> Updates:
             """The pictures that follow the knobs: those of the open tab, or of Inspect if it has none."""
@@ -126,4 +128,4 @@ def _draw_when_opened(tab: gr.Tab, panel: Tab) -> None:
         activity = payloads.activity(session.inspect) if panel.name == "inspect" else {}
         return {turned: {"activity": activity}, **panel.draw(session)}
 
-    panel.on(tab.select, opened, turned, outputs=[*panel.outputs, turned], mode=None)
+    panel.on(tab.select, opened, turned, outputs=[*panel.cards, turned], mode=None)

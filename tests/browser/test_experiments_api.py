@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from mcp import ClientSession
-from mcp.client.streamable_http import streamablehttp_client
+from mcp.client.streamable_http import streamable_http_client
 
 from backend import Request, SamplingParams
 from tests.browser.conftest import Site
@@ -87,7 +87,7 @@ def test_bad_values_are_named(site: Site, name: str, data: list[Any], message: s
 def test_every_endpoint_is_an_mcp_tool_with_described_parameters(site: Site) -> None:
     async def ask() -> tuple[list[Any], Any]:
         async with (
-            streamablehttp_client(f"{site.url}gradio_api/mcp/") as (reading, writing, _),
+            streamable_http_client(f"{site.url}gradio_api/mcp/") as (reading, writing, _),
             ClientSession(reading, writing) as session,
         ):
             await session.initialize()

@@ -28,7 +28,7 @@ def test_hidden_states_are_those_of_the_models_own_last_layer(family: str, cache
 
 
 def test_without_being_asked_the_model_keeps_none() -> None:
-    engine = models.engine(inline=True)
+    engine = models.engine(models.gpt2(), inline=True)
     seen: list[Any] = []
     engine._runner.model.register_forward_pre_hook(
         lambda module, args, kwargs: seen.append(kwargs["output_hidden_states"]), with_kwargs=True

@@ -71,6 +71,7 @@ class KvCache(Tab):
         self._fill(page.first, first.name)
         spec = [{"name": s.name, "title": s.title, "look_for": s.look_for} for s in self.sets.values()]
         self.bar = components.build("lessons", {"chosen": first.name}, "pg-kv-sets", spec=spec)
+        self.cards[self.bar] = lambda session: {"chosen": session.state(KvState).sets}
         self.compose = Compose("kv", PROMPT, more=["Add"])
         self.fields: Fields = Fields("kv", FIELDS, {**_values(first), "max_new_tokens": 64, "n": 1}, NOTE)
         self.pool = self._pool_card("pool", pool_payloads.pool)
@@ -116,7 +117,7 @@ class KvCache(Tab):
         """Run the list; the prompt above it is only for Add."""
         self._fill(session, self.fields.read(sent)["set"])
         for place, updates in enumerate(super().start(session, turned, prompt, sent)):
-            yield {**updates, **({self.bar: {"chosen": session.state(KvState).sets}} if place < 3 else {})}
+            yield {**updates, **(self.draw(session, self.bar) if place < 3 else {})}
 
     def begin(
         self, session: Session, engine: EngineProtocol, prompt: str, values: dict[str, Any]
@@ -169,9 +170,8 @@ class KvCache(Tab):
         view.notice = ""
         session.settings_number += 1
         return {
-            self.bar: {"chosen": name},
             self.fields.html: self.fields.value(session.settings_number, _values(self.sets[name])),
-            **self.draw(session, self.requests),
+            **self.draw(session, self.bar, self.requests),
         }
 
     def _fill(self, session: Session, name: Any) -> None:
@@ -250,7 +250,7 @@ class KvCache(Tab):
                 if not self.view(session).running and (state.engine is None or state.is_full):
                     state.begin_watch(state.engine or engine, session.salt)
                 state.mark = _mark(session, engine)
-            return {**self.draw(session, *self.live), self.bar: {"chosen": state.sets}}
+            return self.draw(session, *self.live, self.bar)
 
     def draw_live(self, session: Session) -> Updates:
         return self.draw(session, *self.live)
