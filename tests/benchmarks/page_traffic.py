@@ -85,9 +85,14 @@ def main() -> None:
         "--pace", type=float, default=15, help="milliseconds that one step of the model takes"
     )
     options = parser.parse_args()
-    tiny = models.llama(max_position_embeddings=4096)
-    tiny.register_forward_pre_hook(lambda *_: time.sleep(options.pace / 1000))
-    engine = models.engine(tiny, block_size=16, num_blocks=1024)
+    engine = models.engine(models.llama(max_position_embeddings=4096), block_size=16, num_blocks=1024)
+    forward = engine._runner.forward
+
+    def paced(*args: Any) -> Any:
+        time.sleep(options.pace / 1000)
+        return forward(*args)
+
+    engine._runner.forward = paced  # type: ignore[method-assign]
     loader = Loader(lambda progress: engine)
     loader.start()
     blocks, url = serve(loader)
