@@ -9,12 +9,14 @@ import hypothesis
 import pytest
 import torch
 
+from tests.running import FULL
+
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 # Several test processes share the cores; together they must not use more threads than there are.
 torch.set_num_threads(max(1, torch.get_num_threads() // WORKERS))
 # The same examples on every run; the full grid looks for new ones.
 hypothesis.settings.register_profile("same", derandomize=True)
-if not os.environ.get("PLAYGROUND_FULL_GRID"):
+if not FULL:
     hypothesis.settings.load_profile("same")
 
 

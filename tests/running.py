@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -10,6 +11,9 @@ from backend import Engine, Request, SamplingParams, Trace
 from backend.events import Event, Finished, TokenDecoded
 
 T = TypeVar("T")
+
+# Larger grids, more examples; see CONTRIBUTING.md.
+FULL = os.environ.get("PLAYGROUND_FULL_GRID") == "1"
 
 
 def greedy(prompt: str | tuple[int, ...], max_new_tokens: int = 8, **fields: Any) -> Request:

@@ -5,7 +5,6 @@ PLAYGROUND_FULL_GRID=1 stops 20 runs and closes 20 pages, else a few.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -26,12 +25,12 @@ from tests.browser.conftest import (
     wait_for_end,
 )
 from tests.browser.held import Held
+from tests.running import FULL
 from ui.loading import Loader
 
 STEP = ".pg-tab-inspect .pg-step"
 STATUS = ".pg-tab-inspect .pg-status"
 TOKENS = ".pg-tab-inspect .pg-token"
-FULL = os.environ.get("PLAYGROUND_FULL_GRID") == "1"
 STOPS, CLOSED = (20, 20) if FULL else (5, 4)
 WARM = 2  # runs after which memory and threads must not grow any more
 

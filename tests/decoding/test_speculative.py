@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from backend.request import Request, SamplingParams, Speculative
 from backend.sampling.pipeline import Pipeline
 from backend.sampling.processors import History
 from tests.decoding.tables import context, drive, random_table
+from tests.running import FULL
 
 SIZE = 6
 EOS = 5
@@ -108,7 +108,7 @@ def test_rows_carry_the_numbers_of_plain_decoding(source: str, k: int) -> None:
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_two_successive_tokens_have_the_joint_distribution_of_plain_sampling(source: str) -> None:
-    """5,000 runs, 20,000 in the full grid, cuts on, against the closed form."""
+    """3,000 runs, 20,000 in the full grid, cuts on, against the closed form."""
     sampling = SamplingParams(temperature=1.3, top_k=4, top_p=0.95)
     pipeline = Pipeline(sampling, str, 0)
 
@@ -120,7 +120,7 @@ def test_two_successive_tokens_have_the_joint_distribution_of_plain_sampling(sou
     expected = {
         (a, b): float(first[a] * after([*PROMPT, a])[b]) for a, b in itertools.product(range(SIZE), repeat=2)
     }
-    draws = 20_000 if os.environ.get("PLAYGROUND_FULL_GRID") == "1" else 5_000
+    draws = 20_000 if FULL else 3_000
     counts = dict.fromkeys(expected, 0)
     params = Speculative(num_draft_tokens=3)
     for seed in range(draws):

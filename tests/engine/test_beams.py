@@ -6,7 +6,6 @@ PLAYGROUND_FULL_GRID=1 runs every combination of the grid instead of one per pro
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -18,7 +17,7 @@ from backend import BeamSearch, Engine, Request, RequestError, SamplingParams, T
 from backend.events import BeamNode, BeamStepped, SampleFinished
 from backend.model.catalogue import LoadedModel
 from tests import models
-from tests.running import audit, token_ids
+from tests.running import FULL, audit, token_ids
 
 NEW_TOKENS = 48
 CHAT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
@@ -45,7 +44,7 @@ FEW = [
     (5, 1, 1.0, False),
     (0, 2, 1.4, True),
 ]
-CASES = GRID if os.environ.get("PLAYGROUND_FULL_GRID") == "1" else FEW
+CASES = GRID if FULL else FEW
 
 
 def generated(bundled: LoadedModel, ids: list[int], **options: Any) -> tuple[list[list[int]], list[float]]:

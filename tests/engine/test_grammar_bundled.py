@@ -6,15 +6,14 @@ PLAYGROUND_FULL_GRID=1 takes 30 samples of each of ten schemas, else a few of th
 from __future__ import annotations
 
 import json
-import os
 
 import jsonschema
 import pytest
 
 from backend import Engine
 from tests.conformance.random_runs import SCHEMAS, judged
+from tests.running import FULL
 
-FULL = os.environ.get("PLAYGROUND_FULL_GRID") == "1"
 NAMES = list(SCHEMAS) if FULL else ["classify", "merged"]
 COUNT = 30 if FULL else 4
 

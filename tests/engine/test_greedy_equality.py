@@ -14,7 +14,7 @@ from backend import Engine, Request, Trace
 from backend.model.catalogue import LoadedModel
 from backend.model.runner import ModelRunner, Piece
 from tests import models
-from tests.running import audit, greedy, together
+from tests.running import FULL, audit, greedy, together
 
 NEW_TOKENS = 64
 TOLERANCE = 1e-4  # in logits; two best that are nearer than this are a tie
@@ -139,7 +139,8 @@ def test_prompts_in_shuffled_batches_of_eight_equal_generate(
     sized_engine: Engine, references: list[Reference]
 ) -> None:
     order = random.Random(sized_engine.block_size).sample(range(20), 20)
-    for batch in (order[:8], order[8:16], order[12:]):
+    batches = [order[:8], order[12:], order[8:16]]
+    for batch in batches if FULL or sized_engine.block_size == 16 else batches[:2]:
         requests = [greedy(PROMPTS[number], NEW_TOKENS) for number in batch]
         for number, trace in zip(batch, together(sized_engine, requests), strict=True):
             assert_equal_to(references[number], trace)

@@ -10,7 +10,7 @@ import pytest
 from backend import Engine, Request, RequestError, Sample, SamplingParams, Trace
 from backend.events import Finished, Preempted, Prefilled, Started, TokenDecoded, Waiting
 from tests import models
-from tests.running import audit, finished, greedy, guarded, kinds, together, token_ids
+from tests.running import FULL, audit, finished, greedy, guarded, kinds, together, token_ids
 
 
 def random_request(rng: random.Random, longest: int, shared: bool = False) -> Request:
@@ -66,28 +66,28 @@ class Progress:
 
 
 @pytest.mark.parametrize(
-    ("block_size", "shared"),
+    ("block_size", "shared", "count"),
     [
-        (4, False),
-        (1, False),
-        (4, True),
+        (4, False, 200),
+        (1, False, 200 if FULL else 80),
+        (4, True, 200 if FULL else 80),
     ],
 )
-def test_two_hundred_random_requests_over_a_tiny_pool_equal_their_solo_runs(
-    block_size: int, shared: bool
+def test_random_requests_over_a_tiny_pool_equal_their_solo_runs(
+    block_size: int, shared: bool, count: int
 ) -> None:
     rng = random.Random(7)
     num_slots = 100
     engine = models.engine(block_size=block_size, num_blocks=num_slots // block_size, inline=True)
     progress = Progress(engine)
-    requests = [random_request(rng, num_slots - 12, shared) for _ in range(200)]
+    requests = [random_request(rng, num_slots - 12, shared) for _ in range(count)]
     solo_engine = models.engine(block_size=16, inline=True)
     solo = [solo_engine.generate(replace(request, use_cache=True)) for request in requests]
-    cancelled_after = {number: rng.randint(1, 30) for number in range(200) if rng.random() < 0.15}
+    cancelled_after = {number: rng.randint(1, 30) for number in range(count) if rng.random() < 0.15}
 
     collected: list[list] = [[] for _ in requests]
     live = []
-    waiting = list(range(200))
+    waiting = list(range(count))
     while live or waiting:
         while waiting and len(live) < 12:
             number = waiting.pop(0)
@@ -111,7 +111,7 @@ def test_two_hundred_random_requests_over_a_tiny_pool_equal_their_solo_runs(
     for kind in (Waiting, Preempted):
         assert sum(isinstance(event, kind) for event in everything) > 20, kind
     complete = 0
-    for number in range(200):
+    for number in range(count):
         events = collected[number]
         expected = token_ids(solo[number])
         found = token_ids(Trace(requests[number], tuple(events)))
@@ -123,8 +123,8 @@ def test_two_hundred_random_requests_over_a_tiny_pool_equal_their_solo_runs(
             assert indices == list(range(len(indices)))
         else:
             assert all(ids == expected[sample][: len(ids)] for sample, ids in found.items())
-    assert complete > 150
-    assert 200 - complete > 10  # these were cancelled
+    assert complete > 0.75 * count
+    assert count - complete > 0.05 * count  # these were cancelled
 
 
 def test_the_loop_thread_and_the_inline_loop_give_the_same_results() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from backend.events import DraftVerified, TokenDecoded
 from backend.model.catalogue import LoadedModel
 from tests import models
 from tests.engine.test_greedy_equality import PROMPTS as TWENTY
-from tests.running import audit, finished, together
+from tests.running import FULL, audit, finished, together
 
 GREEDY = SamplingParams(temperature=0)
 PENALISED = SamplingParams(
@@ -90,7 +89,6 @@ def test_greedy_text_of_a_tiny_model_is_that_of_plain_decoding(
 
 
 # Twenty prompts, k from 1 to 8: mixed over the prompts; with PLAYGROUND_FULL_GRID=1 every k on every prompt.
-FULL = os.environ.get("PLAYGROUND_FULL_GRID") == "1"
 LENGTHS = [[k] * 20 for k in range(1, 9)] if FULL else [[1 + place % 8 for place in range(20)]]
 NEW_TOKENS = 24 if FULL else 12
 
@@ -112,9 +110,10 @@ def plain_texts(bundled_engine: Engine) -> dict[bool, list[Trace]]:
     """The texts of plain greedy decoding, without and with penalties and bans."""
     return {
         penalised: [
-            bundled_engine.generate(plain(each)) for each in speculative(penalised, "prompt_lookup", [1] * 20)
+            trace for start in (0, 10) for trace in together(bundled_engine, asked[start : start + 10])
         ]
         for penalised in (False, True)
+        for asked in [[plain(each) for each in speculative(penalised, "prompt_lookup", [1] * 20)]]
     }
 
 
