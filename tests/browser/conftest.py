@@ -233,10 +233,19 @@ def wait_for_end(page: Any, tab: str = "inspect") -> None:
 
 
 def choose_lesson(page: Any, tab: str, lesson: Lesson) -> None:
-    """Click a lesson's button and wait until its prompt and its fields are in place."""
+    """Click a lesson's button, wait until its prompt and its fields are in place, and stop its run."""
     page.click(f'.pg-tab-{tab} [data-lesson="{lesson.name}"]')
     page.wait_for_selector(f'.pg-tab-{tab} [data-lesson="{lesson.name}"][aria-pressed="true"]')
     lesson_stands(page, tab, lesson)
+    stop(page, tab)
+
+
+def stop(page: Any, tab: str) -> None:
+    """Press Stop of the run that has just begun, unless it is over, and wait for its end."""
+    button = f"#pg-{tab}-stop"
+    page.wait_for_selector(f"{button}:not([disabled])", state="attached")
+    page.evaluate("(query) => document.querySelector(query).click()", button)
+    page.wait_for_selector(f"{button}[disabled]", state="attached")
 
 
 def lesson_stands(page: Any, tab: str, lesson: Lesson) -> None:

@@ -188,7 +188,11 @@ def test_a_choice_that_arrives_after_a_later_one_is_left_out() -> None:
 VALID = """
 position: 1
 title: A title
+question: Why?
 look_for: Something to see
+answer: So.
+shows:
+  - {claim: shared, at_least: 1}
 pool: 48
 stagger: 0.2
 buffer: 1024
@@ -212,6 +216,7 @@ def test_every_set_loads_and_says_what_to_look_for() -> None:
     ("old", "new", "message"),
     [
         ("pool: 48", "pool: 47", "pool must be one of"),
+        ("claim: shared", "claim: seen", "of kv one can claim shared"),
         ("stagger: 0.2", "stagger: -1", "stagger must be a number from 0"),
         ("max_new_tokens: 180", "max_new_tokens: 0", "request 1: max_new_tokens"),
         ("max_new_tokens: 180", "limit: 3", "unknown key 'limit'"),

@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from backend import BeamSearch, BestOf
+from ui.page import LESSONS
 from ui.presets.lessons import LESSONS_FOLDER, load_lessons
+from ui.presets.request_sets import load_request_sets
 from ui.presets.settings import PresetError
 from ui.runs import lanes
+from ui.runs.claims import CLAIMS
 from ui.tabs import beams, compare, samples
 from ui.tabs.lesson_bar import settings, values
 
@@ -18,7 +21,11 @@ position: 1
 tab: beams
 title: A title
 prompt: Some text
+question: Why?
 look_for: Something to see
+answer: So.
+shows:
+  - {claim: against_greedy, higher: sum}
 max_new_tokens: 8
 fields:
   num_beams: 2
@@ -37,7 +44,7 @@ def test_every_lesson_of_the_folder_loads_and_makes_a_request() -> None:
             asked = samples.request(
                 lesson.prompt, settings(lesson), values(lesson, samples.START), "vote", ""
             )
-            assert asked.strategy == BestOf(lesson.fields["n"], "mbr")
+            assert asked.strategy == BestOf(lesson.fields["n"], "mbr", lesson.fields.get("answer"))
             assert asked.sampling == lesson.settings
         elif lesson.tab == "compare":
             fields = values(lesson, compare.START)
@@ -54,10 +61,13 @@ def test_every_lesson_of_the_folder_loads_and_makes_a_request() -> None:
         )
 
 
-def test_every_lesson_asks_one_question_and_answers_it() -> None:
-    for lesson in load_lessons():
-        assert lesson.question.endswith("?"), lesson.name
-        assert lesson.answer, lesson.name
+def test_every_lesson_asks_and_claims_something_and_every_claim_is_made_by_one() -> None:
+    lessons = [*(each for folder in LESSONS for each in load_lessons(folder)), *load_request_sets().values()]
+    for lesson in lessons:
+        assert "?" in lesson.question, lesson.name
+        assert lesson.shows, lesson.name
+    made = {(claim.tab, claim.name) for lesson in lessons for claim in lesson.shows}
+    assert made == {(tab, name) for tab, names in CLAIMS.items() for name in names}
 
 
 def test_the_stop_rule_of_a_lesson_reaches_the_request(tmp_path: Path) -> None:
@@ -88,9 +98,16 @@ def test_the_stop_rule_of_a_lesson_reaches_the_request(tmp_path: Path) -> None:
             r"a\.yaml: max_new_tokens must be a whole number from 1, got 0",
         ),
         ("a: [", r"a\.yaml is not YAML"),
-        (VALID + "question: Why?\n", r"a\.yaml: question and answer must both be text, or both be left out"),
+        (VALID.replace("question: Why?\n", ""), r"a\.yaml lacks the key 'question'"),
+        (VALID.replace("answer: So.", "answer: ''"), r"a\.yaml: answer must be text, got ''"),
+        (VALID.replace("  - {claim: against_greedy, higher: sum}", "  []"), "a list of at least one claim"),
+        (VALID.replace("{claim: against_greedy, ", "{"), "shows must hold mappings with a claim"),
+        (VALID.replace("against_greedy", "wins"), r"of beams one can claim best, .*, not 'wins'"),
+        (VALID.replace("higher: sum", "lower: sum"), r"shows: against_greedy: .*argument"),
         (
-            VALID.replace("tab: beams", "tab: compare").replace("num_beams: 2", "lanes: [{}]"),
+            VALID.replace("tab: beams", "tab: compare")
+            .replace("num_beams: 2", "lanes: [{}]")
+            .replace("against_greedy, higher: sum", "lacks, text: x"),
             r"a\.yaml: fields: a comparison takes 2 to 8 lanes, got 1",
         ),
     ],

@@ -52,7 +52,8 @@ def test_every_shipped_grammar_compiles_and_makes_its_request() -> None:
 
 def test_a_grammar_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(
-        "position: 1\ntab: structure\ntitle: T\nprompt: p\nlook_for: l\nmax_new_tokens: 4\n"
+        "position: 1\ntab: structure\ntitle: T\nprompt: p\nquestion: q?\nlook_for: l\nanswer: a\n"
+        "max_new_tokens: 4\nshows:\n  - {claim: result, verdict: valid}\n"
         "fields:\n  kind: lark\n"
     )
     with pytest.raises(PresetError, match="kind must be one of json_schema, regex, ebnf, structural_tag"):

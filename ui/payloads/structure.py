@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from backend.comparison import first_unequal
-from backend.events import DraftVerified, Event, Judged, TokenDecoded
+from backend.events import Judged, TokenDecoded
 from ui.payloads import run as payloads
-from ui.runs.structure import Report, StructureState
+from ui.runs.structure import Report, StructureState, jumped
 from ui.session import View
 from ui.titles import title
 
@@ -104,12 +104,6 @@ def compiled(report: Report) -> dict[str, Any]:
         "before": report.excerpt[start : column - 1],
         "after": report.excerpt[column - 1 : column + 60],
     }
-
-
-def jumped(events: Sequence[Event]) -> set[int]:
-    """Output places of tokens that were appended together with others in one call of the model."""
-    rounds = [event for event in events if isinstance(event, DraftVerified)]
-    return {event.index + offset for event in rounds for offset in range(event.num_accepted)}
 
 
 def row(step: TokenDecoded, was_jumped: bool) -> dict[str, Any]:

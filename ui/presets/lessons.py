@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import yaml
 from backend.errors import RequestError
 from backend.request import BeamSearch, BestOf, SamplingParams, Speculative
 from ui.presets.settings import PresetError, check_keys
+from ui.runs.claims import Claim
 from ui.runs.lanes import LaneFields
 from ui.runs.structure import StructureFields
 
@@ -27,28 +28,29 @@ STRATEGIES: dict[str, type] = {
 
 @dataclass(frozen=True)
 class Lesson:
-    """A prompt with settings under which something can be seen.
+    """A question, and a prompt with settings whose run answers it.
 
     Attributes:
         name: the file's name without suffix. tab: where it is run, a key of STRATEGIES.
-        look_for: what there is to see.
+        question: asked before the run. look_for, answer: what the run shows and why, told after it.
+        shows: what the run must show for that to be true.
         fields: the tab's own settings that differ from its start values: fields of what STRATEGIES names.
         settings: the knobs it sets; those not named are neutral.
-        question, answer: something to think about before the answer is shown; both or neither.
     """
 
     name: str
     title: str
     tab: str
     prompt: str
+    question: str
     look_for: str
+    answer: str
+    shows: tuple[Claim, ...]
     max_new_tokens: int
     fields: Mapping[str, Any]
     settings: SamplingParams
     chat: bool = False
     seed: int | None = None
-    question: str = ""
-    answer: str = ""
 
 
 def load_lessons(folder: Path = LESSONS_FOLDER) -> list[Lesson]:
@@ -62,9 +64,9 @@ def load_lessons(folder: Path = LESSONS_FOLDER) -> list[Lesson]:
     return [lesson for _, lesson in found]
 
 
-_TEXTS = ("title", "prompt", "look_for")
-_REQUIRED = ("position", "tab", *_TEXTS, "max_new_tokens")
-_OPTIONAL = ("fields", "settings", "chat", "seed", "question", "answer")
+TEXTS = ("title", "question", "look_for", "answer")
+_REQUIRED = ("position", "tab", "prompt", *TEXTS, "shows", "max_new_tokens")
+_OPTIONAL = ("fields", "settings", "chat", "seed")
 
 
 def _read(path: Path) -> tuple[int, Lesson]:
@@ -75,9 +77,7 @@ def _read(path: Path) -> tuple[int, Lesson]:
     except yaml.YAMLError as error:
         raise PresetError(f"{name} is not YAML: {error}") from error
     check_keys(name, data, _REQUIRED, (*_REQUIRED, *_OPTIONAL))
-    for key in _TEXTS:
-        if not isinstance(data[key], str) or not data[key].strip():
-            raise PresetError(f"{name}: {key} must be text, got {data[key]!r}")
+    texts = read_texts(name, data, (*TEXTS, "prompt"))
     for key in ("position", "max_new_tokens"):
         if type(data[key]) is not int or data[key] < 1:
             raise PresetError(f"{name}: {key} must be a whole number from 1, got {data[key]!r}")
@@ -85,30 +85,55 @@ def _read(path: Path) -> tuple[int, Lesson]:
         raise PresetError(f"{name}: tab must be one of {', '.join(STRATEGIES)}, got {data['tab']!r}")
     if type(data.get("chat", False)) is not bool:
         raise PresetError(f"{name}: chat must be true or false, got {data['chat']!r}")
-    for key in ("question", "answer"):
-        if not isinstance(data.get(key, ""), str) or bool(data.get("question")) != bool(data.get("answer")):
-            raise PresetError(f"{name}: question and answer must both be text, or both be left out")
     seed = data.get("seed")
     if seed is not None and (type(seed) is not int or seed < 0):
         raise PresetError(f"{name}: seed must be a whole number from 0, got {seed!r}")
     lesson = Lesson(
         name=path.stem,
         tab=data["tab"],
-        title=data["title"].strip(),
-        prompt=data["prompt"],
-        look_for=" ".join(data["look_for"].split()),
+        **(texts | {"prompt": data["prompt"]}),
+        shows=read_claims(name, data["tab"], data["shows"]),
         max_new_tokens=data["max_new_tokens"],
-        fields=_checked(f"{name}: fields", STRATEGIES[data["tab"]], data.get("fields", {}))[0],
-        settings=_checked(f"{name}: settings", SamplingParams, data.get("settings", {}))[1],
+        fields=checked(f"{name}: fields", STRATEGIES[data["tab"]], data.get("fields", {}))[0],
+        settings=checked(f"{name}: settings", SamplingParams, data.get("settings", {}))[1],
         chat=data.get("chat", False),
         seed=seed,
-        question=" ".join(data.get("question", "").split()),
-        answer=" ".join(data.get("answer", "").split()),
     )
     return data["position"], lesson
 
 
-def _checked(place: str, kind: type, data: Any) -> tuple[dict[str, Any], Any]:
+def read_texts(place: str, data: Mapping[str, Any], keys: Iterable[str] = TEXTS) -> dict[str, str]:
+    """The texts under these keys, each as one line.
+
+    Raises:
+        PresetError: one of them is no text, or empty.
+    """
+    for key in keys:
+        if not isinstance(data[key], str) or not data[key].strip():
+            raise PresetError(f"{place}: {key} must be text, got {data[key]!r}")
+    return {key: " ".join(data[key].split()) for key in keys}
+
+
+def read_claims(place: str, tab: str, data: Any) -> tuple[Claim, ...]:
+    """The claims of a lesson: a list of mappings, each of the claim's name and its arguments.
+
+    Raises:
+        PresetError: it is none, or a claim is unknown or takes other arguments.
+    """
+    if not isinstance(data, list) or not data:
+        raise PresetError(f"{place}: shows must be a list of at least one claim, got {data!r}")
+    found = []
+    for row in data:
+        if not isinstance(row, dict) or "claim" not in row:
+            raise PresetError(f"{place}: shows must hold mappings with a claim, got {row!r}")
+        try:
+            found.append(Claim(tab, row["claim"], {key: row[key] for key in row if key != "claim"}))
+        except RequestError as error:
+            raise PresetError(f"{place}: shows: {error}") from error
+    return tuple(found)
+
+
+def checked(place: str, kind: type, data: Any) -> tuple[dict[str, Any], Any]:
     """The mapping, and the object of that kind which it makes."""
     check_keys(place, data, (), [item.name for item in fields(kind)])
     try:

@@ -9,9 +9,11 @@ from typing import Any
 
 import yaml
 
-from backend import Request, Sample
+from backend import Request, Sample, SamplingParams
 from backend.errors import RequestError
+from ui.presets.lessons import TEXTS, checked, read_claims, read_texts
 from ui.presets.settings import PresetError, check_keys
+from ui.runs.claims import Claim
 from ui.runs.crowd import Ask
 
 FOLDER = Path(__file__).parents[2] / "presets" / "kv"
@@ -21,24 +23,29 @@ POOLS = (WHOLE, "48", "64", "128", "512")
 
 @dataclass(frozen=True)
 class RequestSet:
-    """Requests to be run together.
+    """Requests to be run together, as a lesson: see Lesson for its texts and claims.
 
     Attributes:
-        look_for: what there is to see.
         pool: which pool, one of POOLS. stagger: seconds between starts. buffer: tokens of the contiguous
             buffer they are compared with.
     """
 
     name: str
     title: str
+    question: str
     look_for: str
+    answer: str
+    shows: tuple[Claim, ...]
     pool: str
     stagger: float
     buffer: int
     asks: tuple[Ask, ...]
+    settings: SamplingParams
+    tab = "kv"
+    seed, chat = 1, False
 
 
-_REQUIRED = ("position", "title", "look_for", "pool", "stagger", "buffer", "requests")
+_REQUIRED = ("position", *TEXTS, "shows", "pool", "stagger", "buffer", "requests")
 
 
 def load_request_sets(folder: Path = FOLDER) -> dict[str, RequestSet]:
@@ -58,15 +65,12 @@ def _read(path: Path) -> tuple[int, RequestSet]:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         raise PresetError(f"{name} is not YAML: {error}") from error
-    check_keys(name, data, _REQUIRED, (*_REQUIRED, "texts"))
+    check_keys(name, data, _REQUIRED, (*_REQUIRED, "texts", "settings"))
     if str(data["pool"]) not in POOLS:
         raise PresetError(f"{name}: pool must be one of {', '.join(POOLS)}, got {data['pool']!r}")
     for key, kinds, least in (("position", int, 1), ("stagger", (int, float), 0), ("buffer", int, 1)):
         if not isinstance(data[key], kinds) or isinstance(data[key], bool) or data[key] < least:
             raise PresetError(f"{name}: {key} must be a number from {least}, got {data[key]!r}")
-    for key in ("title", "look_for"):
-        if not isinstance(data[key], str) or not data[key].strip():
-            raise PresetError(f"{name}: {key} must be text, got {data[key]!r}")
     texts, rows = data.get("texts", {}), data["requests"]
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
         raise PresetError(f"{name}: texts must map names to texts")
@@ -74,11 +78,12 @@ def _read(path: Path) -> tuple[int, RequestSet]:
         raise PresetError(f"{name}: requests must be a list of at least one")
     return data["position"], RequestSet(
         name=path.stem,
-        title=data["title"].strip(),
-        look_for=" ".join(data["look_for"].split()),
+        **read_texts(name, data),
+        shows=read_claims(name, RequestSet.tab, data["shows"]),
         pool=str(data["pool"]),
         stagger=float(data["stagger"]),
         buffer=data["buffer"],
+        settings=checked(f"{name}: settings", SamplingParams, data.get("settings", {}))[1],
         asks=tuple(_ask(f"{name}: request {number}", row, texts) for number, row in enumerate(rows, 1)),
     )
 

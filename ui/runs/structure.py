@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from backend.errors import GrammarError
-from backend.events import Event, Finished, TokenDecoded
+from backend.events import DraftVerified, Event, Finished, TokenDecoded
 from backend.request import Grammar
 
 KINDS = {
@@ -79,6 +80,25 @@ class StructureState:
             self.beside.append(event)
         elif isinstance(event, Finished):
             self.beside_finished = event
+
+
+@dataclass(frozen=True)
+class Constrained:
+    """A constrained run: its events, its tokens, and what is known of the run beside it."""
+
+    events: Sequence[Event]
+    steps: Sequence[TokenDecoded]
+    state: StructureState
+
+    @property
+    def jumped(self) -> set[int]:
+        return jumped(self.events)
+
+
+def jumped(events: Sequence[Event]) -> set[int]:
+    """Output places of tokens that were appended together with others in one call of the model."""
+    rounds = [event for event in events if isinstance(event, DraftVerified)]
+    return {event.index + offset for event in rounds for offset in range(event.num_accepted)}
 
 
 def error_report(error: Exception, source: str) -> Report:

@@ -93,7 +93,7 @@ class Beams(Tab):
     def __init__(self, page: Page):
         super().__init__(page)
         self.compose = Compose("beams", PROMPT, run="Search")
-        self.lessons = LessonBar("beams", page.lessons)
+        self.lessons = LessonBar(self, page.lessons)
         self.fields = Fields("beams", FIELDS, START, NOTE)
         self.card("tree", lambda session: payloads.growing(self.view(session), session.state(BeamTree)))
         self.card(
@@ -122,6 +122,9 @@ class Beams(Tab):
         if isinstance(event, BeamStepped):
             view.phase = "searching"
             (tree.add, tree.add_greedy)[number](event)
+
+    def seen(self, session: Session) -> BeamTree:
+        return session.state(BeamTree)
 
 
 def request(prompt: str, settings: dict[str, Any], values: dict[str, Any], salt: str) -> Request:

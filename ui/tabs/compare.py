@@ -53,7 +53,7 @@ class Compare(Tab):
     def __init__(self, page: Page):
         super().__init__(page)
         self.compose = Compose("compare", PROMPT)
-        self.lessons = LessonBar("compare", page.lessons)
+        self.lessons = LessonBar(self, page.lessons)
         self.fields: Fields = Fields("compare", FIELDS, START, NOTE, component="lanes", spec=SPEC)
         self.picture = self.card("compare", self._payload, "view")
         self.saver = components.build("saver", None, "pg-compare-saver")
@@ -102,6 +102,9 @@ class Compare(Tab):
         view, compared = self.view(session), session.state(lanes.Lanes)
         if compared.lanes and not view.notice:  # a refused run leaves the lanes as they were
             compared.explain(self.loader.require(), view.prompt, session.salt)
+
+    def seen(self, session: Session) -> lanes.Lanes:
+        return session.state(lanes.Lanes)
 
     def _take(self, session: Session, turned: Any, sent: Any, event: gr.EventData) -> Updates:
         """Put the knobs on the left into a lane."""

@@ -14,7 +14,7 @@ from backend import Request, Sample
 from backend.errors import PlaygroundError
 from backend.events import Event
 from backend.protocol import EngineProtocol
-from ui import components, knobs
+from ui import knobs
 from ui.payloads import pool as pool_payloads
 from ui.payloads import recompute as recompute_payloads
 from ui.payloads import size as size_payloads
@@ -28,6 +28,8 @@ from ui.runs.size import BYTES, SizeState, turned
 from ui.session import Session, take_settings
 from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields, number, select
+from ui.tabs.lesson_bar import Guided, LessonBar, settings
+from ui.tabs.player import halt
 from ui.tabs.tab import Page, Tab, Updates, got
 
 MAX_MEASURED = 40  # new tokens of a measured request
@@ -58,20 +60,36 @@ NOTE = (
 )
 
 
+class SetBar(LessonBar):
+    """The sets of requests as lessons."""
+
+    tab: KvCache
+
+    def placed(self, session: Session, lesson: Guided) -> tuple[Updates, Any]:
+        assert isinstance(lesson, RequestSet)
+        turned = session.put_settings(settings(lesson))
+        updates, sent = self.tab.fill_anew(session, lesson)
+        return {self.tab.page.knobs: turned, **updates}, sent
+
+    def _payload(self, session: Session) -> dict[str, Any]:
+        """The set on the list is the one chosen, however it came there."""
+        drawn, chosen = super()._payload(session), session.state(KvState).sets
+        return drawn | {"chosen": chosen, "found": drawn["found"] if drawn["chosen"] == chosen else None}
+
+
 class KvCache(Tab):
     """The tab's widgets and their wiring. The measurement beside the pool has a View of its own."""
 
     name, title = "kv", "KV cache"
     needs = ("block_tables",)
+    lessons: LessonBar
 
     def __init__(self, page: Page):
         super().__init__(page)
         self.sets, self.shapes = load_request_sets(), load_model_shapes()
         first = next(iter(self.sets.values()))
         self._fill(page.first, first.name)
-        spec = [{"name": s.name, "title": s.title, "look_for": s.look_for} for s in self.sets.values()]
-        self.bar = components.build("lessons", {"chosen": first.name}, "pg-kv-sets", spec=spec)
-        self.cards[self.bar] = lambda session: {"chosen": session.state(KvState).sets}
+        self.lessons = SetBar(self, self.sets.values(), "sets")
         self.compose = Compose("kv", PROMPT, more=["Add"])
         self.fields: Fields = Fields("kv", FIELDS, {**_values(first), "max_new_tokens": 64, "n": 1}, NOTE)
         self.pool = self._pool_card("pool", pool_payloads.pool)
@@ -96,13 +114,11 @@ class KvCache(Tab):
 
     @property
     def outputs(self) -> list[Any]:
-        return [*self.live, self.bar, self.compose.stop]
+        return [*self.live, self.lessons.bar, self.compose.stop]
 
     def wire(self) -> None:
         super().wire()
         self.on(self.compose.more[0].click, self._add, *self.asked, outputs=self.live)
-        chosen = [self.bar, self.fields.html, self.requests]
-        self.on(self.bar.choose, self._choose, outputs=chosen, mode=None)
         for trigger, act in (("remove", _remove), ("fork", _fork), ("choose", _choose_member)):
             self.on(getattr(self.requests, trigger), self._acting(act), outputs=self.live)
         for component in (self.pool, self.blocks):
@@ -117,7 +133,7 @@ class KvCache(Tab):
         """Run the list; the prompt above it is only for Add."""
         self._fill(session, self.fields.read(sent)["set"])
         for place, updates in enumerate(super().start(session, turned, prompt, sent)):
-            yield {**updates, **(self.draw(session, self.bar) if place < 3 else {})}
+            yield {**updates, **(self.draw(session, self.lessons.bar) if place < 3 else {})}
 
     def begin(
         self, session: Session, engine: EngineProtocol, prompt: str, values: dict[str, Any]
@@ -157,22 +173,17 @@ class KvCache(Tab):
             view.notice = str(error)
         return self.draw_live(session)
 
-    def _choose(self, session: Session, event: gr.EventData) -> Updates:
-        """Fill the list from a set."""
-        view, name = self.view(session), got(event, "lesson", str) or ""
-        if name not in self.sets:
-            return {self.bar: gr.skip()}
-        if view.running:
-            view.notice = "Requests are running: stop them before another set is put in their place."
-            return self.draw(session, self.requests)
+    def seen(self, session: Session) -> KvState:
+        return session.state(KvState)
+
+    def fill_anew(self, session: Session, chosen: RequestSet) -> tuple[Updates, Any]:
+        """Put a set's requests on the list, whatever is there, and its values into the fields; and these."""
+        halt(self.view(session))
         session.state(KvState).sets = ""
-        self._fill(session, name)
-        view.notice = ""
+        self._fill(session, chosen.name)
         session.settings_number += 1
-        return {
-            self.fields.html: self.fields.value(session.settings_number, _values(self.sets[name])),
-            **self.draw(session, self.bar, self.requests),
-        }
+        sent = self.fields.value(session.settings_number, _values(chosen))
+        return {self.fields.html: sent, **self.draw(session, self.requests)}, sent
 
     def _fill(self, session: Session, name: Any) -> None:
         """Put a set's requests on the list unless they are there already, or changed since."""
@@ -250,7 +261,7 @@ class KvCache(Tab):
                 if not self.view(session).running and (state.engine is None or state.is_full):
                     state.begin_watch(state.engine or engine, session.salt)
                 state.mark = _mark(session, engine)
-            return self.draw(session, *self.live, self.bar)
+            return self.draw(session, *self.live, self.lessons.bar)
 
     def draw_live(self, session: Session) -> Updates:
         return self.draw(session, *self.live)

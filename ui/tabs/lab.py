@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,11 @@ from ui.runs.outcomes import Outcomes
 from ui.session import Session
 from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields, number
+from ui.tabs.lesson_bar import described
 from ui.tabs.tab import Page, Tab, Updates, got, saved
 
-PROMPTS = Path(__file__).parent.parent.parent / "presets" / "lab" / "prompts.yaml"
+FOLDER = Path(__file__).parents[2] / "presets" / "lab"
+PROMPTS, QUESTIONS = FOLDER / "prompts.yaml", FOLDER / "questions.yaml"
 FIELDS: list[dict[str, Any]] = [
     number(
         "max_new_tokens",
@@ -52,9 +54,12 @@ class Lab(Tab):
 
     def __init__(self, page: Page):
         super().__init__(page)
-        lessons = [lesson for lesson in page.lessons if lesson.question]
-        names = ("name", "tab", "title", "look_for", "question", "answer")
-        spec = [{name: getattr(lesson, name) for name in names} for lesson in lessons]
+        self.bars = [panel.lessons for panel in page.panels.values() if panel.lessons]
+        spec = {
+            "lessons": described(lesson for bar in self.bars for lesson in bar.lessons.values()),
+            "tabs": {name: panel.title for name, panel in page.panels.items()},
+            "questions": questions(),
+        }
         self.list = components.build("lessonlist", {}, "pg-lab-lessons", spec=spec)
         self.list.elem_classes = [*self.list.elem_classes, "pg-card"]
         gr.HTML("<h2>Likely text and human text</h2>", elem_classes="pg-lab-title")
@@ -73,20 +78,8 @@ class Lab(Tab):
         super().wire()
         self.on(self.table.csv, self._csv, outputs=[self.saver], mode=None)
         self.on(self.worked.turn, self._work, outputs=[self.worked])
-        bars = [panel.lessons for panel in self.page.panels.values() if panel.lessons]
-        by_name = {name: bar for bar in bars for name in bar.lessons}
-
-        def open_lesson(session: Session, event: gr.EventData) -> Updates:
-            """A lesson opens in its tab, with its settings in place."""
-            name = got(event, "lesson", str) or ""
-            if name not in by_name:
-                return {self.page.tabs: gr.skip()}
-            bar = by_name[name]
-            session.tab = bar.lessons[name].tab
-            return {self.page.tabs: gr.Tabs(selected=session.tab), **bar.put(session, name)}
-
-        outputs = [self.page.tabs, *(output for bar in bars for output in bar.outputs)]
-        self.on(self.list.open_lesson, open_lesson, outputs=outputs, mode=None)
+        outputs = [self.page.tabs, *(output for bar in self.bars for output in bar.outputs)]
+        self.on(self.list.open_lesson, self._open, outputs=outputs)
 
     def begin(
         self, session: Session, engine: EngineProtocol, prompt: str, values: dict[str, Any]
@@ -109,6 +102,18 @@ class Lab(Tab):
         if failed and not view.notice:
             view.notice = f"{len(failed)} texts failed. {failed[0]}"
 
+    def _open(self, session: Session, event: gr.EventData) -> Iterator[Updates]:
+        """Open a tab, and run the lesson there that was asked for."""
+        name, bars = got(event, "lesson", str) or "", {bar.tab.name: bar for bar in self.bars}
+        tab = got(event, "tab", str) or ""
+        if tab not in self.page.panels:
+            yield {self.page.tabs: gr.skip()}
+            return
+        session.tab = tab
+        yield {self.page.tabs: gr.Tabs(selected=tab)}
+        if tab in bars and name in bars[tab].lessons:
+            yield from bars[tab].run(session, name)
+
     def _work(self, session: Session, event: gr.EventData) -> Updates:
         session.put(worked_payloads.Inputs(got(event, "inputs", dict) or {}))
         return self.draw(session, self.worked)
@@ -125,6 +130,12 @@ def prompts(path: Path = PROMPTS) -> list[str]:
     """The prompts that the experiment opens with."""
     found = yaml.safe_load(path.read_text(encoding="utf-8"))
     return [str(prompt) for prompt in found]
+
+
+def questions(path: Path = QUESTIONS) -> list[dict[str, str]]:
+    """Questions a run raises: where the page answers them, and a lesson that raises each."""
+    found: list[dict[str, str]] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return found
 
 
 def lines(text: str) -> list[str]:

@@ -13,7 +13,7 @@ from backend.events import Event, TokenDecoded
 from backend.protocol import EngineProtocol, RunStream
 from ui import knobs
 from ui.payloads import search as payloads
-from ui.runs.reselect import RULES, Choice
+from ui.runs.reselect import RULES, Choice, Recorded, recorded
 from ui.session import Session
 from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields, number
@@ -46,7 +46,7 @@ class Samples(Tab):
     def __init__(self, page: Page):
         super().__init__(page)
         self.compose = Compose("samples", PROMPT, run="Draw")
-        self.lessons = LessonBar("samples", page.lessons)
+        self.lessons = LessonBar(self, page.lessons)
         self.fields = Fields("samples", FIELDS, START, NOTE)
         self.picture = self.card(
             "samples",
@@ -72,6 +72,11 @@ class Samples(Tab):
         super().take(session, number, event)
         if isinstance(event, TokenDecoded):
             self.view(session).phase = "drawing"
+
+    def seen(self, session: Session) -> Recorded:
+        view = self.view(session)
+        strategy = view.request.strategy if view.request else None
+        return recorded(view.events, strategy.n if isinstance(strategy, BestOf) else 0)
 
     def _rule(self, session: Session, event: gr.EventData) -> Updates:
         """Select by another rule from what the run recorded."""

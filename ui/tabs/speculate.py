@@ -69,9 +69,9 @@ class Speculate(Tab):
 
     def __init__(self, page: Page):
         super().__init__(page)
-        bar = LessonBar("speculate", page.lessons)
-        self.compose = Compose("speculate", bar.first.prompt if bar.first else "", lines=3)
-        self.lessons = bar
+        self.lessons = LessonBar(self, page.lessons)
+        first = self.lessons.first
+        self.compose = Compose("speculate", first.prompt if first else "", lines=3)
         self.fields = Fields("speculate", FIELDS, START, NOTE)
         self.text = self._picture("drafts", payloads.text, "text")
         self.payoff = self._picture("payoff", payloads.payoff)
@@ -119,6 +119,9 @@ class Speculate(Tab):
         if len(runs) == 2:
             return "now plain decoding, to compare the time"
         return f"measuring: {runs[-1].kind} run {len(runs) - 2} of {len(MORE_PAIRS)}"
+
+    def seen(self, session: Session) -> Speculation:
+        return session.state(Speculation)
 
     def _measure(self, session: Session) -> Iterator[Updates]:
         """More pairs of runs of the request shown, without drawing them."""

@@ -16,7 +16,15 @@ from backend.protocol import EngineProtocol, RunStream
 from ui import knobs
 from ui.loading import Loader
 from ui.payloads import structure as payloads
-from ui.runs.structure import ENGINES, KINDS, Report, StructureFields, StructureState, error_report
+from ui.runs.structure import (
+    ENGINES,
+    KINDS,
+    Constrained,
+    Report,
+    StructureFields,
+    StructureState,
+    error_report,
+)
 from ui.session import Session, forced_step
 from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields, number, select, tick
@@ -92,7 +100,7 @@ class Structure(Tab):
         first = lessons[0] if lessons else None
         start = START | (dict(first.fields) | {"max_new_tokens": first.max_new_tokens} if first else {})
         self.compose = Compose("structure", first.prompt if first else "")
-        self.lessons = LessonBar("structure", lessons)
+        self.lessons = LessonBar(self, lessons)
         self.fields: Fields = Fields("structure", FIELDS, start)
         self.report = self.card(
             "compiled",
@@ -193,6 +201,10 @@ class Structure(Tab):
         except PlaygroundError:  # the engine was closed meanwhile
             return
         state.beside_verdict = (found.status, found.reason)
+
+    def seen(self, session: Session) -> Constrained:
+        view = self.view(session)
+        return Constrained(view.events, view.steps, session.state(StructureState))
 
     def _pin(self, session: Session, event: gr.EventData) -> Updates:
         view = self.view(session)

@@ -122,7 +122,7 @@ class Tab:
             self.on(event, self.start, *self.asked, outputs=self.outputs)
         self.wire_stop(self.compose.stop.click, self.name)
         if self.lessons is not None:
-            self.lessons.wire(self)
+            self.lessons.wire()
 
     def wire_stop(self, event: Callable[..., Any], view: str) -> None:
         """End the run of the View of that name."""
@@ -163,6 +163,10 @@ class Tab:
 
     def ended(self, session: Session) -> None:
         """After the last event, unless another run has taken over: what there is to find out about it."""
+
+    def seen(self, session: Session) -> Any:
+        """What the claims of the tab's lessons are checked against, once a run has ended."""
+        raise NotImplementedError
 
     def play(
         self,

@@ -1,17 +1,24 @@
-// All guided lessons; Open puts one in place in the tab where it runs.
+// All guided lessons by tab, and the questions a run raises; Run opens the tab and runs the lesson there.
 const { el } = window.Playground;
-const root = element.querySelector(".pg-lessonlist"), list = root.querySelector("ol");
-const TABS = { compare: "Compare", beams: "Beams", samples: "Samples", structure: "Structure" };
-for (const lesson of SPEC) {
-  const item = el("li", "pg-lessoncard"), head = el("div", "pg-lessoncard-head"), open = el("button", "pg-tool", "Open");
-  open.dataset.lesson = lesson.name;
-  open.setAttribute("aria-label", `open the lesson ${lesson.title}`);
-  open.addEventListener("click", () => trigger("open_lesson", { lesson: lesson.name }));
-  head.append(el("b", "", lesson.title), el("span", "pg-lessoncard-tab", TABS[lesson.tab] || lesson.tab), open);
-  item.append(head);
-  if (lesson.question) {
-    const ask = el("details", "", el("summary", "", lesson.question), el("p", "", lesson.answer));
-    item.append(ask);
-  } else item.append(el("p", "", lesson.look_for));
-  list.append(item);
+const root = element.querySelector(".pg-lessonlist");
+function opener(label, name, tab, lesson) {
+  const button = el("button", "pg-tool", label);
+  if (lesson) button.dataset.lesson = lesson;
+  button.setAttribute("aria-label", name);
+  button.addEventListener("click", () => trigger("open_lesson", { tab, lesson }));
+  return button;
+}
+function card(title, where, button, text) {
+  const head = el("div", "pg-lessoncard-head", el("b", "", title));
+  head.append(el("span", "pg-lessoncard-tab", where), button);
+  const item = el("li", "pg-lessoncard", head);
+  item.append(el("p", "", text));
+  return item;
+}
+const [lessons, questions] = root.querySelectorAll("ol");
+for (const { name, tab, title, question } of SPEC.lessons) {
+  lessons.append(card(title, SPEC.tabs[tab], opener("Run", `run the lesson ${title}`, tab, name), question));
+}
+for (const { question, tab, where, lesson } of SPEC.questions) {
+  questions.append(card(question, SPEC.tabs[tab], opener(lesson ? "Run" : "Open", `show: ${question}`, tab, lesson), where));
 }
