@@ -10,7 +10,7 @@ import gradio as gr
 import plotly
 
 from backend import Trace
-from ui import components, knobs
+from ui import components, diffs, knobs
 from ui.api.cache import CacheApi
 from ui.api.defaults import fill_left_out
 from ui.api.experiments import ExperimentsApi
@@ -68,6 +68,7 @@ def build(
         recording: the run shown at first paint.
         presets: the entries of the presets menu.
     """
+    diffs.install()
     gr.set_static_paths([PLOTLY])
     settings = dict(knobs.DEFAULTS)
     if recording is not None:
