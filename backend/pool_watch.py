@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from backend.events import PoolChange, PoolState, SequenceState
 from backend.kv.block_manager import BlockManager
+from backend.pool_view import fold
 from backend.sequence import Sequence
 
 # A watch that nobody reads keeps this many changes and then says that it has lost some.
@@ -28,7 +29,7 @@ class PoolWatch:
     Filled by the loop, read by anyone.
 
     Attributes:
-        start: the pool when the watch began.
+        start: the pool when the watch began. pool: as of the last `take`.
         lost: changes fell out since nobody read them.
     """
 
@@ -62,12 +63,14 @@ class PoolWatch:
             idle=tuple(idle),
             taken=tuple(sorted(self._elsewhere)),
         )
+        self.pool = fold(self.start)
 
     def take(self) -> list[PoolChange]:
         """What happened since the last call, in order."""
         taken = []
         while self._changes:
             taken.append(self._changes.popleft())
+            self.pool.apply(taken[-1])
         return taken
 
     def add(self, change: PoolChange) -> None:

@@ -53,11 +53,12 @@ def number(low: float, high: float, above_zero: float = 0.0) -> GetPydanticSchem
     )
 
 
-def whole(low: int, high: int) -> GetPydanticSchema:
-    """A whole number from low to high; 5.0 is one."""
+def whole(low: int, high: int | None = None) -> GetPydanticSchema:
+    """A whole number from low to high, or without an upper limit; 5.0 is one."""
     schema = core_schema.int_schema(ge=low, le=high)
     checked = core_schema.no_info_before_validator_function(_not_text_or_bool, schema)
-    return _saying(checked, f"must be a whole number from {low} to {high}")
+    upto = "" if high is None else f" to {high}"
+    return _saying(checked, f"must be a whole number from {low}{upto}")
 
 
 def text(least: int = 0) -> GetPydanticSchema:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from backend import Request, SamplingParams, Trace
-from backend.events import Event, Finished, Preempted, Prefilled, Started, TokenDecoded, Waiting
+from backend.events import Event, Preempted, Prefilled, Started, TokenDecoded, Waiting
 from ui import knobs
 from ui.link import Link
+from ui.runs.log import Log
 
 T = TypeVar("T")
 Source = Literal["empty", "recording", "run", "score", "import"]
@@ -28,7 +29,7 @@ class Turn:
 
 
 @dataclass
-class View:
+class View(Log):
     """One panel's text and where the reader stands in it. The trace may still be growing.
 
     Attributes:
@@ -47,7 +48,6 @@ class View:
     number: int = 0
     prompt: str = ""
     request: Request | None = None
-    events: list[Event] = field(default_factory=list)
     steps: list[TokenDecoded] = field(default_factory=list)
     drawn_with: list[SamplingParams] = field(default_factory=list)
     displayed: TokenDecoded | None = None
@@ -67,8 +67,13 @@ class View:
         source: Source,
         kept: Iterable[TokenDecoded] = (),
         drawn_with: Iterable[SamplingParams] = (),
+        prompt: str | None = None,
     ) -> None:
-        """Forget the text shown and start one that opens with the `kept` steps of its parent."""
+        """Forget the text shown and start one that opens with the `kept` steps of its parent.
+
+        Without a `prompt` the one shown stays.
+        """
+        self.prompt = self.prompt if prompt is None else prompt
         self.number += 1
         self.source, self.request = source, request
         self.steps = list(kept)
@@ -81,14 +86,13 @@ class View:
 
     def show(self, trace: Trace, source: Source) -> None:
         """Show a finished trace."""
-        self.begin(trace.request, source)
+        typed = trace.request.prompt
+        if not isinstance(typed, str) or source == "score":
+            typed = "".join(trace.started.prompt_labels)
+        self.begin(trace.request, source, prompt=typed)
         for event in trace.events:
             self.add(event)
         self.phase = ""
-        typed = trace.request.prompt
-        self.prompt = (
-            typed if isinstance(typed, str) and source != "score" else "".join(trace.started.prompt_labels)
-        )
 
     def show_recording(self, trace: Trace) -> None:
         """Show a recorded run, opened at the step that tells most."""
@@ -115,17 +119,14 @@ class View:
         elif isinstance(event, Preempted):
             self.phase = f"gave its memory to an older run; {event.num_tokens} tokens will be recomputed"
 
+    def strategy(self, kind: type[T]) -> T | None:
+        """How the text was asked for, where that was a strategy of this kind."""
+        asked = self.request.strategy if self.request else None
+        return asked if isinstance(asked, kind) else None
+
     @property
     def running(self) -> bool:
         return not self.turn.ended.is_set()
-
-    @property
-    def started(self) -> Started | None:
-        return next((event for event in self.events if isinstance(event, Started)), None)
-
-    @property
-    def finished(self) -> Finished | None:
-        return next((event for event in reversed(self.events) if isinstance(event, Finished)), None)
 
     @property
     def trace(self) -> Trace | None:

@@ -92,7 +92,7 @@ def main() -> None:
         time.sleep(options.pace / 1000)
         return forward(*args)
 
-    engine._runner.forward = paced  # type: ignore[method-assign]
+    engine._runner.forward = paced  # type: ignore[method-assign, assignment]
     loader = Loader(lambda progress: engine)
     loader.start()
     blocks, url = serve(loader)

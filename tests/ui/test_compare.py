@@ -150,13 +150,13 @@ def test_lanes_show_where_they_leave_lane_a() -> None:
     assert (first["sentence"], second["sentence"], third["sentence"]) == ([], [], [])
     compared.differences = [None, Difference(2, (3, 9), (" 3", " 9"), "rounding"), None]
     first, second, third = compare_payloads.lanes(compared)
-    assert "equal up to rounding" in second["sentence"][1]["text"]
+    assert "equal up to rounding" in second["sentence"][0]["text"]
     assert "same tokens as A" in third["sentence"][0]["text"]
 
 
 def test_the_row_of_a_lane() -> None:
     finished = Finished("length", "", 1, 0, 6, 0.1, 0.1, 0.5, 10.04)
-    steps = grown(1, 2, 1, 2, 1, 2).steps
+    steps = grown(1, 2, 1, 2, 1, 2).tokens
     row = dict(
         zip(
             [name for name, _ in compare_payloads.COLUMNS], compare_payloads.row(steps, finished), strict=True
@@ -196,7 +196,7 @@ def test_curves_are_running_means() -> None:
         [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5, 1 / 5, 2 / 5]
     )
     compared = Lanes([grown(1, 2, 3), grown(1)])
-    compared.human = grown(7, 8).steps
+    compared.human = grown(7, 8).tokens
     figure = lane_plots.probabilities(compared)
     assert figure is not None
     assert [(line["name"], line["y"]) for line in figure["data"]] == [
@@ -228,5 +228,5 @@ def test_the_knobs_make_a_lane() -> None:
 
 def test_a_search_is_timed_over_the_whole_run() -> None:
     finished = Finished("length", "", 1, 0, 40, 3.99, 0.1, 0.0005, 74_949.0, time=4.0)
-    cells = compare_payloads.row(grown(1, 2).steps, finished)
+    cells = compare_payloads.row(grown(1, 2).tokens, finished)
     assert cells[[name for name, _ in compare_payloads.COLUMNS].index("tokens/s")] == "10.0"

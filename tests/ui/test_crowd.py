@@ -11,10 +11,10 @@ import pytest
 
 from backend import Engine, Request, RequestError, SamplingParams
 from backend.events import Finished, Preempted, TokenDecoded, Waiting
+from backend.pool_view import fold
 from tests import models
 from tests.running import audit, guarded
 from ui.runs.crowd import MAX_MEMBERS, Ask, Crowd, Member
-from ui.runs.pool import view
 
 
 def sampled(ask: Ask) -> Request:
@@ -66,7 +66,7 @@ def test_eight_staggered_requests_equal_their_solo_runs_and_waste_under_4_percen
     offsets = [member.offset for member in crowd.members]
     assert offsets == sorted(offsets)
     assert offsets[-1] >= 0.14
-    pool = view(watch.start, watch.take())
+    pool = fold(watch.start, watch.take())
     waste, buffers = pool.usage.waste, pool.usage.contiguous_waste(512)
     assert waste is not None
     assert buffers is not None

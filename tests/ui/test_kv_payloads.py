@@ -13,11 +13,12 @@ from tests import models
 from ui.payloads import pool as pool_payloads
 from ui.payloads import recompute
 from ui.payloads import size as size_payloads
+from ui.presets.files import PresetError
 from ui.presets.model_shapes import load_model_shapes
 from ui.presets.request_sets import FOLDER, load_request_sets
-from ui.presets.settings import PresetError
 from ui.runs.crowd import Ask, Crowd
 from ui.runs.kv_state import KvState
+from ui.runs.log import Log
 from ui.runs.recompute import Recompute, measure
 from ui.runs.size import SizeState, turned
 from ui.runs.timeline import Stretch, figures, stretches, throughput
@@ -104,7 +105,7 @@ def test_throughput_counts_all_tokens_from_the_first_submission() -> None:
 def test_prefill_and_decode_are_measured_apart() -> None:
     events = [started(), prefilled(256, 300, 2.0, 2.0), prefilled(300, 300, 1.0, 3.0)]
     events += [token(0, 3.0), token(1, 3.25), token(2, 3.75), finished(3.75)]
-    found = measure(events)
+    found = measure(Log(events=events))
     assert found.gaps == (0.25, 0.5)
     assert (found.prefill_tokens, found.prefill_rate) == (300, 100.0)
     assert found.decode_rate == pytest.approx(2 / 0.75)
@@ -123,8 +124,8 @@ def test_both_runs_of_an_engine_are_drawn_and_gave_the_same_text() -> None:
     assert [row["prefill_tokens"] for row in drawn["rows"]] == [66, 66]
     assert [len(line["y"]) for line in drawn["figure"]["data"]] == [5, 5]
     assert all(0 < row["prefill_share"] < 1 for row in drawn["rows"])
-    unequal = Recompute("", [[started(), token(0, 1, token_id=1), finished(1)] for _ in range(2)])
-    unequal.runs[1][1] = token(0, 1, token_id=2)
+    runs = [Log(events=[started(), token(0, 1, token_id=i), finished(1)]) for i in (1, 2)]
+    unequal = Recompute("", runs)
     assert recompute.payload(unequal, False, "")["same_text"] is False
     assert recompute.payload(unequal, True, "")["same_text"] is None
 
@@ -217,7 +218,7 @@ def test_every_set_loads_and_says_what_to_look_for() -> None:
     [
         ("pool: 48", "pool: 47", "pool must be one of"),
         ("claim: shared", "claim: seen", "of kv one can claim shared"),
-        ("stagger: 0.2", "stagger: -1", "stagger must be a number from 0"),
+        ("stagger: 0.2", "stagger: -1", "stagger must be a number between 0 and 60, got -1"),
         ("max_new_tokens: 180", "max_new_tokens: 0", "request 1: max_new_tokens"),
         ("max_new_tokens: 180", "limit: 3", "unknown key 'limit'"),
         ("prompt: [sea, sea]", "prompt: [bread]", "no text is called 'bread'"),

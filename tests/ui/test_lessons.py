@@ -8,9 +8,9 @@ import pytest
 
 from backend import BeamSearch, BestOf
 from ui.page import LESSONS
+from ui.presets.files import PresetError
 from ui.presets.lessons import LESSONS_FOLDER, load_lessons
 from ui.presets.request_sets import load_request_sets
-from ui.presets.settings import PresetError
 from ui.runs import lanes
 from ui.runs.claims import CLAIMS
 from ui.tabs import beams, compare, samples

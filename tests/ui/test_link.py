@@ -62,7 +62,7 @@ TABS = (beams, samples, speculate)
 
 @pytest.mark.parametrize("tab", TABS)
 def test_a_link_holds_the_fields_that_were_changed(tab) -> None:
-    fields = Fields("x", tab.FIELDS, tab.START, tab.NOTE)
+    fields = Fields("x", tab.FIELDS, tab.NOTE)
     changed = fields.changed({"values": tab.START | {"max_new_tokens": 7, "unknown": 1}})
     assert changed == {"max_new_tokens": 7}
     assert fields.from_link('{"max_new_tokens": 7, "unknown": 1}') == {"max_new_tokens": 7}
@@ -74,4 +74,4 @@ def test_a_link_holds_the_fields_that_were_changed(tab) -> None:
 )
 def test_fields_of_a_malformed_link_are_refused(text: str) -> None:
     with pytest.raises(RequestError, match="in the link"):
-        Fields("x", beams.FIELDS, beams.START).from_link(text)
+        Fields("x", beams.FIELDS).from_link(text)

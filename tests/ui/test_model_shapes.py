@@ -10,8 +10,8 @@ import pytest
 from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen3Config
 
 from backend import RequestError
+from ui.presets.files import PresetError
 from ui.presets.model_shapes import FOLDER, load_model_shapes
-from ui.presets.settings import PresetError
 from ui.runs.model_shape import from_config
 
 LLAMA: dict[str, Any] = {

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from backend.request import SamplingParams
-from ui.presets.settings import SAMPLING_FOLDER, PresetError, load_sampling_presets
+from ui.presets.files import PresetError
+from ui.presets.settings import SAMPLING_FOLDER, load_sampling_presets
 
 CHEAT_SHEET = {  # task: temperature and top-p, lowest and highest
     "factual-qa": ((0.0, 0.3), (1.0, 1.0)),
@@ -103,7 +104,10 @@ def test_settings_not_named_are_neutral(tmp_path):
             r"one\.yaml: settings: temperature must be a number between 0 and 100, got nan",
         ),
         (VALID.replace("0.5", "hot"), r"one\.yaml: settings: temperature must be a number .* got 'hot'"),
-        (VALID.replace("position: 1", "position: x"), r"one\.yaml: position must be a whole number, got 'x'"),
+        (
+            VALID.replace("position: 1", "position: x"),
+            r"one\.yaml: position must be a whole number from 1, got 'x'",
+        ),
         (VALID + "chat: 1\n", r"one\.yaml: chat must be true or false, got 1"),
         (VALID + "max_new_tokens: 0\n", r"one\.yaml: max_new_tokens must be a whole number from 1, got 0"),
         ("- a\n- b\n", r"one\.yaml must be a mapping of keys to values"),

@@ -15,8 +15,8 @@ from backend.events import DraftedToken, DraftVerified, Event, Finished, Residua
 from backend.experiments import prove_tables
 from tests.ui.steps import step
 from ui.payloads import speculation as drawn
+from ui.presets.files import PresetError
 from ui.presets.lessons import load_lessons
-from ui.presets.settings import PresetError
 from ui.runs.series import Series
 from ui.runs.speculation import SOURCES, Speculation, rates, source, telling_round, timing
 from ui.session import View

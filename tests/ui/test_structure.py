@@ -14,8 +14,9 @@ from backend.events import DraftedToken, DraftVerified, Finished, GrammarStep, J
 from backend.request import Grammar
 from tests.grammar.byte_engines import compiled
 from ui.payloads import structure
+from ui.presets.files import PresetError
 from ui.presets.lessons import load_lessons
-from ui.presets.settings import PresetError
+from ui.runs.log import Log
 from ui.runs.structure import StructureFields, StructureState, error_report
 from ui.session import View
 from ui.tabs.lesson_bar import settings, values
@@ -109,9 +110,10 @@ def test_an_error_shows_the_line_it_is_about_cut_around_the_place() -> None:
 def test_only_the_end_of_text_is_called_an_end() -> None:
     """A step without text may also be the first half of a character."""
     for reason, end in (("eos", 1), ("length", None), ("stop", None)):
-        state = StructureState(has_beside=True, beside=[replace(step(0), text=""), replace(step(1), text="")])
-        assert state.beside_finished is None
-        state.add_beside(Finished(reason, "", 1, 0, 2, 0.1, 0.1, 0.1, 10.0, time=1.0))
+        steps = [replace(step(0), text=""), replace(step(1), text="")]
+        state = StructureState(has_beside=True, beside=Log(events=list(steps)))
+        assert state.beside.finished is None
+        state.beside.events.append(Finished(reason, "", 1, 0, 2, 0.1, 0.1, 0.1, 10.0, time=1.0))
         shown = structure.beside(View(), state)
         assert shown is not None
         assert (shown["tokens"], shown["difference"], shown["end"]) == (["", ""], None, end)

@@ -2,7 +2,6 @@
 
 # No postponed annotations here: gradio reads the return types from the live annotation.
 
-import secrets
 import time
 from dataclasses import replace
 from typing import Any
@@ -11,9 +10,7 @@ import gradio as gr
 
 from backend import Request
 from backend.errors import RequestError
-from ui import knobs
-from ui.api.generation import known, readable_errors
-from ui.loading import Loader
+from ui.api.endpoints import Endpoints, readable_errors, request
 from ui.payloads import pool as pool_payloads
 from ui.payloads import size as size_payloads
 from ui.presets.model_shapes import load_model_shapes
@@ -24,15 +21,8 @@ from ui.runs.size import SizeState, turned
 from ui.session import View
 
 
-class CacheApi:
-    """The endpoints over the engine that `loader` provides."""
-
-    def __init__(self, loader: Loader):
-        self.loader = loader
-
-    def wire(self) -> None:
-        gr.api(self.run_together, api_name="run_together", concurrency_limit=None)
-        gr.api(self.cache_size, api_name="cache_size", concurrency_limit=None)
+class CacheApi(Endpoints):
+    """The KV cache."""
 
     def run_together(
         self,
@@ -68,7 +58,7 @@ class CacheApi:
                 )
             engine = self.loader.wait_for()
             chosen = engine if pool == WHOLE else engine.with_pool(int(pool))
-            asked = knobs.request("-", known(settings), secrets.token_hex(16))
+            asked = request("-", settings)
 
             def make(ask: Ask) -> Request:
                 return replace(asked, prompt=ask.prompt, num_candidates=0)

@@ -7,8 +7,6 @@ import secrets
 from contextlib import ExitStack
 from typing import Any
 
-import gradio as gr
-
 from backend import Trace
 from backend.errors import PlaygroundError, RequestError
 from backend.interop.export import export, known_as
@@ -16,8 +14,7 @@ from backend.interop.foreign import read
 from backend.metrics import TextMetrics, describe, self_bleu
 from backend.sweep import Axis, Sweep, requests
 from ui import knobs
-from ui.api.generation import known, readable_errors
-from ui.loading import Loader
+from ui.api.endpoints import Endpoints, known, readable_errors, request
 from ui.payloads.compare import sentence
 from ui.runs.lanes import NAMES, Lane, Lanes
 from ui.runs.lanes import requests as lane_requests
@@ -25,18 +22,8 @@ from ui.runs.sweep_table import MAX_TOKENS as SWEEP_TOKENS
 from ui.runs.sweep_table import row
 
 
-class ExperimentsApi:
-    """The endpoints over the engine that `loader` provides."""
-
-    def __init__(self, loader: Loader):
-        self.loader = loader
-
-    def wire(self) -> None:
-        gr.api(self.compare, api_name="compare", concurrency_limit=None)
-        gr.api(self.sweep, api_name="sweep", concurrency_limit=None)
-        gr.api(self.measure, api_name="measure", concurrency_limit=None)
-        gr.api(self.export_code, api_name="export_code", concurrency_limit=None)
-        gr.api(self.read_settings, api_name="read_settings", concurrency_limit=None)
+class ExperimentsApi(Endpoints):
+    """Experiments of many runs, and settings of other engines."""
 
     def compare(
         self, prompt: str, lanes: list[dict[str, Any]], settings: dict[str, Any] | None = None
@@ -97,10 +84,9 @@ class ExperimentsApi:
             distinct_1 to 3, entropy in bits, survivors, acted, num_tokens).
         """
         with readable_errors():
-            base = knobs.request(prompt, known(settings), secrets.token_hex(16))
+            base = knobs.seeded(request(prompt, settings))
             if base.max_new_tokens > SWEEP_TOKENS:
                 raise RequestError(f"a sweep takes at most {SWEEP_TOKENS} new tokens a run")
-            base = knobs.seeded(base)
             axes = [Axis.spaced(knob, low, high, count)]
             made = requests(base, axes, seeds)
             with Sweep(self.loader.wait_for(), made) as runs:
@@ -109,14 +95,9 @@ class ExperimentsApi:
             if failed:
                 raise PlaygroundError(failed)
         rows = [row(axes, made[outcome.index], outcome) for outcome in outcomes]
+        names = ("seed", "text", "reason")
         return [
-            {
-                "value": item.at[0],
-                "seed": item.seed,
-                "text": item.text,
-                "reason": item.reason,
-                **item.measures,
-            }
+            {"value": item.at[0], **{name: getattr(item, name) for name in names}, **item.measures}
             for item in rows
         ]
 
@@ -151,7 +132,7 @@ class ExperimentsApi:
             title, language, code and notes.
         """
         with readable_errors():
-            asked = knobs.request(prompt, known(settings), "")
+            asked = request(prompt, settings)
             return dataclasses.asdict(export(asked, target, known_as(self.loader.wait_for().model_name)))
 
     def read_settings(self, text: str) -> dict[str, Any]:

@@ -4,34 +4,19 @@
 
 import json
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import gradio as gr
-
 from backend import BeamSearch, BestOf, Grammar, Speculative, Trace
-from backend.errors import PlaygroundError, RequestError
 from backend.events import SampleFinished, SampleSelected
 from ui import knobs
-from ui.loading import Loader
+from ui.api.endpoints import Endpoints, readable_errors, request
 from ui.runs.speculation import rates, rounds, source
 
 
-class Api:
-    """The endpoints over the engine that `loader` provides."""
-
-    def __init__(self, loader: Loader):
-        self.loader = loader
-
-    def wire(self) -> None:
-        gr.api(self.generate, api_name="generate", concurrency_limit=None)
-        gr.api(self.score, api_name="score", concurrency_limit=None)
-        gr.api(self.beam_search, api_name="beam_search", concurrency_limit=None)
-        gr.api(self.best_of, api_name="best_of", concurrency_limit=None)
-        gr.api(self.speculate, api_name="speculate", concurrency_limit=None)
-        gr.api(self.structure, api_name="structure", concurrency_limit=None)
+class Api(Endpoints):
+    """Decoding and scoring."""
 
     def generate(
         self,
@@ -191,7 +176,7 @@ class Api:
             DraftVerified events hold every check.
         """
         with readable_errors():
-            asked = knobs.request(prompt, known(settings), secrets.token_hex(16))
+            asked = request(prompt, settings)
             engine = self.loader.wait_for()
             strategy = Speculative(
                 num_draft_tokens=num_draft_tokens,
@@ -200,10 +185,7 @@ class Api:
                 **source(draft, engine.num_layers),
             )
             trace = engine.generate(replace(asked, strategy=strategy))
-        counted = rates(rounds(trace.events))
-        names = ("num_rounds", "num_drafted", "num_checked", "num_accepted", "num_tokens", "acceptance")
-        counts = {name: getattr(counted, name) for name in (*names, "tokens_per_call", "predicted")}
-        return trace.text, counts, json.loads(trace.to_json())
+        return trace.text, rates(rounds(trace.events)).named, json.loads(trace.to_json())
 
     def structure(
         self,
@@ -242,7 +224,7 @@ class Api:
                 engine=engine,  # type: ignore[arg-type]  # checked by Grammar
                 reason_first=reason_first,
             )
-            asked = knobs.request(prompt, known(settings), secrets.token_hex(16))
+            asked = request(prompt, settings)
             loaded = self.loader.wait_for()
             notes = loaded.check_grammar(grammar).notes
             trace = loaded.generate(replace(asked, grammar=grammar))
@@ -256,27 +238,9 @@ class Api:
     ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Run a request of several texts; `settings` are checked like those of /generate."""
         with readable_errors():
-            asked = knobs.request(prompt, known(settings), secrets.token_hex(16))
-            asked = replace(asked, strategy=strategy(), num_candidates=0)
+            asked = replace(request(prompt, settings), strategy=strategy(), num_candidates=0)
             trace = self.loader.wait_for().generate(asked)
         return _listed(trace), json.loads(trace.to_json())
-
-
-def known(settings: Any) -> dict[str, Any]:
-    """The caller's settings over neutral ones.
-
-    Raises:
-        RequestError: a name is not known.
-    """
-    given = {} if settings is None else settings
-    if not isinstance(given, dict):
-        raise RequestError(f"settings must map names to values, got {given!r}")
-    unknown = sorted(set(given) - set(knobs.DEFAULTS))
-    if unknown:
-        raise RequestError(
-            f"settings has the unknown name {unknown[0]!r}; known: {', '.join(knobs.DEFAULTS)}"
-        )
-    return knobs.DEFAULTS | {"temperature": 1.0, "top_p": 1.0} | given
 
 
 def _listed(trace: Trace) -> list[dict[str, Any]]:
@@ -292,16 +256,3 @@ def _listed(trace: Trace) -> list[dict[str, Any]]:
             row["selected"] = end.sample == selected.sample
         rows.append(row)
     return rows
-
-
-@contextmanager
-def readable_errors() -> Iterator[None]:
-    """What is refused on purpose reaches the caller as text, without a traceback.
-
-    Raises:
-        gr.Error: the text.
-    """
-    try:
-        yield
-    except PlaygroundError as error:
-        raise gr.Error(str(error), print_exception=False) from None

@@ -14,9 +14,9 @@ from backend.stages import DRAW, STAGES
 from ui.numbers import bits, fixed, number, percent, probability
 from ui.payloads.run import ENDINGS, head
 from ui.plots import lanes as plots
-from ui.runs.lanes import KNOBS, NAMES, Lane, Lanes
+from ui.runs.lanes import KNOBS, NAMES, Lanes
 from ui.session import View
-from ui.titles import title, written
+from ui.titles import pieces, title, written
 
 COLUMNS: list[tuple[str, str]] = [
     ("tokens", "Generated tokens, the end of text included"),
@@ -46,43 +46,40 @@ def payload(view: View, compared: Lanes) -> dict[str, Any]:
 
 def lanes(compared: Lanes) -> list[dict[str, Any]]:
     """One entry per lane, and one for the human text if there is one."""
-    first = compared.lanes[0].steps if compared.lanes else []
+    first = compared.lanes[0].tokens if compared.lanes else []
     entries = []
     for place, lane in enumerate(compared.lanes):
-        steps = lane.steps
-        apart = first_unequal(steps, first, ended=False) if place else None
         known = compared.differences[place] if place < len(compared.differences) else None
-        entries.append(
-            {
-                "name": NAMES[place],
-                "summary": summary(lane.request),
-                "tokens": [_token(step) for step in steps],
-                "apart": known.index if known else apart,
-                "sentence": sentence(known, NAMES[place], compared.lanes[0].request, lane.request)
-                if known
-                else _agreement(place, compared),
-                "row": row(steps, _finished(lane)),
-            }
-        )
+        apart = first_unequal(lane.tokens, first, ended=False) if place else None
+        said = _agreement(place, compared)
+        if known:
+            apart = known.index
+            said = sentence(known, NAMES[place], compared.lanes[0].request, lane.request)
+        about = summary(lane.request)
+        entries.append(_entry(NAMES[place], about, lane.tokens, lane.finished, apart=apart, sentence=said))
     if compared.human:
-        entries.append(
-            {
-                "name": "✎",
-                "summary": "a text somebody wrote, scored",
-                "tokens": [_token(step) for step in compared.human],
-                "apart": None,
-                "sentence": [],
-                "row": row(compared.human, None),
-                "human": True,
-            }
-        )
+        entries.append(_entry("✎", "a text somebody wrote, scored", compared.human, None, human=True))
     return entries
+
+
+def _entry(
+    name: str, about: str, steps: Sequence[TokenDecoded], finished: Finished | None, **more: Any
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "summary": about,
+        "tokens": [_token(step) for step in steps],
+        "row": row(steps, finished),
+        "apart": None,
+        "sentence": [],
+        **more,
+    }
 
 
 def _agreement(place: int, compared: Lanes) -> list[dict[str, str]]:
     if place == 0 or place >= len(compared.differences):
         return []
-    return [{"text": "The same tokens as A: under this seed its settings made no difference."}]
+    return pieces("The same tokens as A: under this seed its settings made no difference.")
 
 
 def _token(step: TokenDecoded) -> list[Any]:
@@ -103,10 +100,6 @@ def summary(request: Request) -> str:
     if isinstance(params.order, str) and len(changed) > 1 and not greedy:
         shown.append(f"order of {params.order}")
     return ", ".join(shown) or "pure sampling, nothing switched on"
-
-
-def _finished(lane: Lane) -> Finished | None:
-    return next((event for event in lane.events if isinstance(event, Finished)), None)
 
 
 def row(steps: Sequence[TokenDecoded], finished: Finished | None) -> list[str]:
@@ -142,28 +135,25 @@ def loop(found: TextMetrics) -> str:
 def sentence(found: Difference, name: str, first: Request, other: Request) -> list[dict[str, str]]:
     """Why lane `name` leaves lane A where it does: short pieces of {text} and {token}."""
     names = ("A", name)
-    pieces: list[dict[str, str]] = [{"text": f"First difference at token {found.index}: "}]
+    where = f"First difference at token {found.index}: "
     if found.kind == "ended":
-        longer = names[0] if found.labels[0] else names[1]
-        shorter = names[1] if longer == names[0] else names[0]
-        return [*pieces, {"text": f"{shorter} stops, {longer} goes on."}]
+        longer, shorter = names if found.labels[0] else names[::-1]
+        return pieces(f"{where}{shorter} stops, {longer} goes on.")
     if found.kind == "strategy":
-        return [*pieces, {"text": _searches(names, first, other)}]
+        return pieces(where + _searches(names, first, other))
     if found.kind == "rounding":
-        return [
-            *pieces,
-            {"text": "the settings act alike here; the best two tokens are equal up to rounding."},
-        ]
+        return pieces(f"{where}the settings act alike here; the best two tokens are equal up to rounding.")
     if found.kind != "stages":
-        return [*pieces, {"text": f"the two do not share the same {found.kind}."}]
+        return pieces(f"{where}the two do not share the same {found.kind}.")
     if found.cut is not None:
-        pieces += _cut_pieces(found.cut, found, names)
+        why = _cut_pieces(found.cut, found, names)
     else:
-        pieces += _turn_pieces(found, names, first.sampling, other.sampling)
+        why = _turn_pieces(found, names, first.sampling, other.sampling)
     stages = " and ".join(_called(stage) for stage in found.causes)
     both = "either alone" if len(found.causes) == 2 else "fewer"
     more = f" ({both} would not do)" if len(found.causes) > 1 else ""
-    return [*pieces, {"text": f" Checked: without {stages} in both, both draw the same token{more}."}]
+    checked = f" Checked: without {stages} in both, both draw the same token{more}."
+    return [*pieces(where), *why, *pieces(checked)]
 
 
 def _called(stage: str) -> str:
@@ -182,20 +172,11 @@ def _searches(names: tuple[str, str], first: Request, other: Request) -> str:
 def _cut_pieces(cut: Cut, found: Difference, names: tuple[str, str]) -> list[dict[str, str]]:
     where, other = names[cut.run], names[1 - cut.run]
     if cut.stage == "temperature":  # only 0 makes tokens impossible
-        return [
-            {"text": f"{where} is greedy and takes the likeliest token, "},
-            {"token": found.labels[cut.run]},
-            {"text": f"; {other} drew "},
-            {"token": cut.label},
-            {"text": f" (rank {cut.rank:,})."},
-        ]
-    return [
-        {"text": f"in {where} {title(cut.stage)} {written(cut.setting)} cut "},
-        {"token": cut.label},
-        {"text": f" ({_measured(cut)}), which {other} drew; {where} then drew "},
-        {"token": found.labels[cut.run]},
-        {"text": "."},
-    ]
+        greedy, rank = f"{where} is greedy and takes the likeliest token, ", f" (rank {cut.rank:,})."
+        return pieces(greedy, found.labels[cut.run], f"; {other} drew ", cut.label, rank)
+    stage = f"in {where} {title(cut.stage)} {written(cut.setting)} cut "
+    then = f" ({_measured(cut)}), which {other} drew; {where} then drew "
+    return pieces(stage, cut.label, then, found.labels[cut.run], ".")
 
 
 def _measured(cut: Cut) -> str:
@@ -215,22 +196,12 @@ def _turn_pieces(
 ) -> list[dict[str, str]]:
     greedy = [name for name, params in zip(names, (first, other), strict=True) if params.temperature == 0]
     if "temperature" in found.causes and len(greedy) == 1:
-        return [
-            {"text": f"{greedy[0]} is greedy and takes the likeliest token. A drew "},
-            {"token": found.labels[0]},
-            {"text": f", {names[1]} drew "},
-            {"token": found.labels[1]},
-            {"text": "."},
-        ]
+        why = f"{greedy[0]} is greedy and takes the likeliest token. A drew "
+        return pieces(why, found.labels[0], f", {names[1]} drew ", found.labels[1], ".")
     turned = ", ".join(_setting_pair(stage, first, other) for stage in found.causes)
-    pieces = [
-        {"text": f"{turned} turned the draw. A drew "},
-        {"token": found.labels[0]},
-        {"text": f"{_lead(found.leads[0])}, {names[1]} drew "},
-        {"token": found.labels[1]},
-        {"text": f"{_lead(found.leads[1])}; lead in log p + luck." if found.leads[1] is not None else "."},
-    ]
-    return pieces
+    then = f"{_lead(found.leads[0])}, {names[1]} drew "
+    end = f"{_lead(found.leads[1])}; lead in log p + luck." if found.leads[1] is not None else "."
+    return pieces(f"{turned} turned the draw. A drew ", found.labels[0], then, found.labels[1], end)
 
 
 def _lead(value: float | None) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from backend import contiguous, in_blocks
-from backend.events import Finished, PoolChange, Started
+from backend.events import PoolChange
+from backend.pool_view import PoolView
 from ui.payloads.run import ENDINGS
 from ui.runs.crowd import Member
 from ui.runs.kv_state import KvState
-from ui.runs.pool import PoolView
 from ui.runs.timeline import figures, stretches, throughput
 
 
@@ -71,13 +71,14 @@ def pool(view: Shown, state: KvState) -> dict[str, Any]:
     head, shown = _head(view), state.shown()
     if shown is None:
         return {**head, "num_blocks": 0}
+    filled = shown.filled
     return {
         **head,
         "num_blocks": shown.num_blocks,
         "block_size": shown.block_size,
         "whole": view.number == 0,
         "owners": owners_of(state, shown),
-        "filled": [shown.filled.get(block_id, 0) for block_id in range(shown.num_blocks)],
+        "filled": [filled.get(block_id, 0) for block_id in range(shown.num_blocks)],
         "refs": _refs(shown),
         "samples": _samples(state, shown),
         "names": [member.name for member in state.crowd.members],
@@ -245,8 +246,7 @@ def requests(view: Shown, state: KvState, block_size: int, now: float) -> dict[s
 def _row(state: KvState, member: Member, block_size: int, now: float) -> dict[str, Any]:
     lived = stretches(member.events, max(0.0, now - member.offset)) if member.events else []
     found = figures(member.events, block_size)
-    started = next((event for event in member.events if isinstance(event, Started)), None)
-    finished = next((event for event in member.events if isinstance(event, Finished)), None)
+    started = member.started
     prompt = member.ask.prompt
     return {
         "name": member.name,
@@ -264,7 +264,7 @@ def _row(state: KvState, member: Member, block_size: int, now: float) -> dict[st
         "hits": found.hit_blocks,
         "misses": found.miss_blocks,
         "live": member.is_live,
-        "done": finished is not None,
+        "done": member.finished is not None,
         "stretches": [
             [stretch.kind, member.offset + stretch.start, member.offset + stretch.end] for stretch in lived
         ],

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from backend.events import Finished, TokenDecoded
-from ui.plots.layout import layout
+from ui.plots.layout import layout, line
 from ui.runs.recompute import Measured, Recompute, measure
 
 
 def payload(state: Recompute, running: bool, notice: str) -> dict[str, Any]:
     """What the component draws."""
     names = ["with a cache", "everything anew"]
-    measured = [measure(events) for events in state.runs]
-    ids = [[event.token_id for event in events if isinstance(event, TokenDecoded)] for events in state.runs]
-    ended = [bool(events) and isinstance(events[-1], Finished) for events in state.runs]
-    both = len(ended) == 2 and all(ended)
+    measured = [measure(run) for run in state.runs]
+    ids = [[token.token_id for token in run.tokens] for run in state.runs]
+    both = len(state.runs) == 2 and all(run.finished for run in state.runs)
     return {
         "running": running,
         "notice": notice,
@@ -42,15 +40,15 @@ def figure(measured: Sequence[Measured]) -> dict[str, Any]:
     """Milliseconds of each token, one line per run."""
     styles = (("with a cache", "var(--pg-kept)", "solid"), ("everything anew", "var(--pg-heat)", "dash"))
     traces = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": name,
-            "x": list(range(2, len(run.gaps) + 2)),
-            "y": [gap * 1000 for gap in run.gaps],
-            "line": {"color": colour, "width": 2, "dash": dash},
-            "hovertemplate": "token %{x}: %{y:.0f} ms<extra></extra>",
-        }
+        line(
+            list(range(2, len(run.gaps) + 2)),
+            [gap * 1000 for gap in run.gaps],
+            colour,
+            2,
+            dash,
+            name=name,
+            hovertemplate="token %{x}: %{y:.0f} ms<extra></extra>",
+        )
         for (name, colour, dash), run in zip(styles, measured, strict=False)
     ]
     look = layout(

@@ -14,7 +14,7 @@ from backend.events import Candidates, StageOutcome, TokenDecoded
 from backend.stages import STAGES, measured
 from ui.numbers import bits, number, percent, probability
 from ui.session import View
-from ui.titles import title, written
+from ui.titles import pieces, title, written
 
 MAX_PROMPT_TOKENS_SHOWN = 400
 CHUNK = 64  # rows of the strip that travel together
@@ -229,32 +229,23 @@ def margin(value: float | None, outcome: StageOutcome) -> str:
     return f"{reached:.4f} ≥ {written(limit)} before it"
 
 
-def verdict(shown: TokenDecoded, recorded: TokenDecoded | None) -> list[dict[str, Any]]:
+def verdict(shown: TokenDecoded, recorded: TokenDecoded | None) -> list[dict[str, str]]:
     """What the step comes to: short pieces of {text} and {token}, put together by the page."""
-    pieces: list[dict[str, Any]] = []
+    said: list[dict[str, str]] = []
     if recorded is not None:
         same = recorded.token_id == shown.token_id
         verb = "would be" if recorded.forced else "is still" if same else "is"
-        if same:
-            pieces += [{"text": f"With these knobs the draw {verb} "}, {"token": shown.label}]
-            pieces += [{"text": ", as in the text"}] if recorded.forced else []
-        else:
-            pieces += [
-                {"text": f"With these knobs the draw {verb} "},
-                {"token": shown.label},
-                {"text": ", not "},
-                {"token": recorded.label},
-            ]
-        fate = _fate(shown, recorded)
-        if fate:
-            pieces.append({"text": fate})
+        said += pieces(f"With these knobs the draw {verb} ", shown.label)
+        if not same:
+            said += pieces(", not ", recorded.label, _fate(shown, recorded))
+        elif recorded.forced:
+            said += pieces(", as in the text")
     elif shown.forced:
-        pieces.append({"text": "Given, not drawn"})
+        said += pieces("Given, not drawn")
     if shown.uncut_winner is not None and shown.uncut_winner != shown.token_id:
         label = _label_of(shown, shown.uncut_winner)
-        pieces.append({"text": ". Without the cuts " if pieces else "Without the cuts "})
-        pieces += [{"token": label}, {"text": " would have won"}]
-    return pieces or [{"text": _plain_verdict(shown)}]
+        said += pieces(". Without the cuts " if said else "Without the cuts ", label, " would have won")
+    return said or pieces(_plain_verdict(shown))
 
 
 def _plain_verdict(shown: TokenDecoded) -> str:
@@ -267,7 +258,7 @@ def _plain_verdict(shown: TokenDecoded) -> str:
 
 def _fate(shown: TokenDecoded, recorded: TokenDecoded) -> str:
     table = shown.candidates
-    if table is None or recorded.token_id == shown.token_id:
+    if table is None:
         return ""
     if recorded.token_id not in table.token_ids:
         return " (it is not among the candidates any more)"

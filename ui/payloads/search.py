@@ -30,8 +30,7 @@ def growing(view: View, beams: BeamTree) -> dict[str, Any]:
 
 def found(view: View, beams: BeamTree) -> dict[str, Any]:
     """What the table of texts draws."""
-    strategy = view.request.strategy if view.request else None
-    search = strategy if isinstance(strategy, BeamSearch) else BeamSearch()
+    search = view.strategy(BeamSearch) or BeamSearch()
     return {
         "number": view.number,
         "running": view.running,
@@ -130,8 +129,8 @@ def _entry(beams: BeamTree, place: int) -> dict[str, Any]:
 
 def samples(view: View, rule: str) -> dict[str, Any]:
     """What the samples component draws of a run so far, selected by `rule`."""
-    strategy = view.request.strategy if view.request else None
-    run = recorded(view.events, strategy.n if isinstance(strategy, BestOf) else 0)
+    strategy = view.strategy(BestOf)
+    run = recorded(view.events, strategy.n if strategy else 0)
     by_rule, chosen = scores(run, rule), winner(run, rule)
     missing = ""
     if by_rule is None and run.selected is not None:

@@ -11,7 +11,7 @@ from backend.events import DraftedToken, DraftVerified
 from backend.experiments import ChiSquare, Draws, Proof, expected_tokens
 from backend.request import Speculative
 from ui.numbers import number
-from ui.payloads.run import ENDINGS
+from ui.payloads.run import ENDINGS, head
 from ui.runs.speculation import Speculation, num_tokens, rates, rounds, telling_round
 from ui.session import View
 
@@ -73,11 +73,8 @@ def text(view: View, state: Speculation) -> dict[str, Any]:
     special = started.prompt_special if started else ()
     hidden = max(0, len(labels) - MAX_PROMPT_TOKENS_SHOWN)
     return {
-        "number": view.number,
-        "running": view.running,
-        "phase": view.phase,
+        **head(view),
         "progress": view.progress,
-        "notice": view.notice,
         "hidden_prompt": hidden,
         "prompt": [[label, place in special] for place, label in enumerate(labels)][hidden:],
         "pieces": pieces(checks, len(view.steps)),
@@ -122,14 +119,13 @@ def detail(view: View, state: Speculation) -> dict[str, Any] | None:
     if chosen is None:
         return None
     check, place = checks[chosen[0]], chosen[1]
-    strategy = view.request.strategy if view.request else None
-    coupled = isinstance(strategy, Speculative) and strategy.verify == "coupled"
+    strategy = view.strategy(Speculative)
     return {
         "key": f"{view.number}:{check.number}",
         "round": check.number,
         "num_rounds": len(checks),
         "place": place,
-        "coupled": coupled,
+        "coupled": strategy is not None and strategy.verify == "coupled",
         "num_accepted": check.num_accepted,
         "drafted": [
             {"label": token.label, "id": token.token_id, "status": token.status, **numbers(token)}
@@ -170,22 +166,15 @@ def residual_bars(check: DraftVerified, limit: int = 8) -> list[dict[str, Any]]:
 def payoff(view: View, state: Speculation) -> dict[str, Any]:
     """What the rounds gave, measured beside the formula, and the time beside plain decoding."""
     checks = rounds(view.events)
-    counted = rates(checks)
-    strategy = view.request.strategy if view.request else None
+    lengths, strategy = [len(check.drafted) for check in checks], view.strategy(Speculative)
     return {
-        "number": view.number,
-        "running": view.running,
-        "k": strategy.num_draft_tokens if isinstance(strategy, Speculative) else None,
-        "draft": strategy.draft if isinstance(strategy, Speculative) else "",
-        "num_rounds": counted.num_rounds,
-        "num_drafted": counted.num_drafted,
-        "num_checked": counted.num_checked,
-        "num_accepted": counted.num_accepted,
-        "num_tokens": counted.num_tokens,
-        "mean_drafted": number(statistics.mean(counted.draft_lengths), 3) if checks else None,
-        "acceptance": _rounded(counted.acceptance),
-        "tokens_per_call": _rounded(counted.tokens_per_call),
-        "predicted": _rounded(counted.predicted),
+        **formula_point(view),
+        **{
+            name: value if isinstance(value, int) else _rounded(value)
+            for name, value in rates(checks).named.items()
+        },
+        "draft": strategy.draft if strategy else "",
+        "mean_drafted": number(statistics.mean(lengths), 3) if checks else None,
         "rounds": [
             [check.num_accepted, check.next_is if check.drafted else "target", len(check.drafted)]
             for check in checks
@@ -247,12 +236,11 @@ def formula() -> dict[str, Any]:
 
 def formula_point(view: View) -> dict[str, Any]:
     """Where the run lies in the picture of the formula."""
-    strategy = view.request.strategy if view.request else None
-    counted = rates(rounds(view.events))
+    strategy, counted = view.strategy(Speculative), rates(rounds(view.events))
     return {
         "number": view.number,
         "running": view.running,
-        "k": strategy.num_draft_tokens if isinstance(strategy, Speculative) else None,
+        "k": strategy.num_draft_tokens if strategy else None,
         "acceptance": _rounded(counted.acceptance),
         "tokens_per_call": _rounded(counted.tokens_per_call),
     }
@@ -262,8 +250,7 @@ def proof(view: View, state: Speculation) -> dict[str, Any]:
     """The draws of one step over each other, and which step the button would prove."""
     checks = rounds(view.events)
     target = provable(checks, selection(checks, state))
-    found = state.proof
-    strategy = view.request.strategy if view.request else None
+    found, strategy = state.proof, view.strategy(Speculative)
     result: dict[str, Any] = {
         "number": view.number,
         "proving": state.proving,
@@ -271,7 +258,7 @@ def proof(view: View, state: Speculation) -> dict[str, Any]:
         "step": None,
         "done": None,
     }
-    if isinstance(strategy, Speculative) and strategy.verify == "coupled":
+    if strategy and strategy.verify == "coupled":
         result["note"] = (
             state.proof_note
             or "A coupled check draws what plain decoding draws, so the texts are compared instead."

@@ -26,10 +26,7 @@ def texts(view: View, state: StructureState) -> dict[str, Any]:
     judged = next((event for event in reversed(view.events) if isinstance(event, Judged)), None)
     low = fights(view.steps)
     return {
-        "number": view.number,
-        "running": view.running,
-        "phase": view.phase,
-        "notice": view.notice,
+        **payloads.head(view),
         "vocab": state.vocab_size,
         "rows": [row(step, step.index in together) for step in view.steps],
         "selected": view.index,
@@ -63,13 +60,13 @@ def beside(view: View, state: StructureState) -> dict[str, Any] | None:
     """The text without the grammar; None where it was not asked for."""
     if not state.has_beside:
         return None
-    reason = state.beside_finished.reason if state.beside_finished else None
-    said = state.beside_verdict
+    tokens, finished, said = state.beside.tokens, state.beside.finished, state.beside_verdict
+    reason = finished.reason if finished else None
     return {
-        "tokens": [step.label if step.text else "" for step in state.beside],
-        "difference": first_unequal(view.steps, state.beside, ended=False),
+        "tokens": [step.label if step.text else "" for step in tokens],
+        "difference": first_unequal(view.steps, tokens, ended=False),
         "ended": payloads.ENDINGS[reason] if reason else "",
-        "end": len(state.beside) - 1 if reason == "eos" else None,
+        "end": len(tokens) - 1 if reason == "eos" else None,
         "verdict": None if said is None else {"status": said[0], "reason": said[1]},
     }
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from backend.events import TokenDecoded
-from ui.plots.layout import layout
+from ui.plots.layout import layout, line
 from ui.plots.trace import plain
 from ui.runs.lanes import NAMES, Lanes
 
@@ -23,12 +23,12 @@ def color(place: int) -> str:
 def probabilities(compared: Lanes) -> dict[str, Any] | None:
     """Model probability of each token, as a running mean over WINDOW tokens, one line per text."""
     lines = [
-        _line(NAMES[place], lane.steps, color(place), DASHES[place % 4], 2)
+        _line(NAMES[place], lane.tokens, color(place), DASHES[place % 4], 2)
         for place, lane in enumerate(compared.lanes)
     ]
     if compared.human:
         lines.append(_line("human", compared.human, "var(--pg-ink)", "dot", 2.5))
-    longest = max((len(line["x"]) for line in lines), default=0)
+    longest = max((len(each["x"]) for each in lines), default=0)
     if longest < 2:
         return None
     legend = {"orientation": "h", "y": 1.12, "x": 1, "xanchor": "right", "font": {"color": "var(--pg-ink)"}}
@@ -46,18 +46,16 @@ def probabilities(compared: Lanes) -> dict[str, Any] | None:
 
 def _line(name: str, steps: Sequence[TokenDecoded], colour: str, dash: str, width: float) -> dict[str, Any]:
     values = [math.exp(step.model_logprob) for step in steps]
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": list(range(len(steps))),
-        "y": [round(mean, 4) for mean in running_mean(values)],
-        "customdata": [
-            [plain(step.label), round(value, 4)] for step, value in zip(steps, values, strict=True)
-        ],
-        "hovertemplate": f"{name}  %{{customdata[0]}}  %{{customdata[1]:.1%}}<extra></extra>",
-        "line": {"color": colour, "width": width, "dash": dash},
-    }
+    return line(
+        list(range(len(steps))),
+        [round(mean, 4) for mean in running_mean(values)],
+        colour,
+        width,
+        dash,
+        name=name,
+        customdata=[[plain(step.label), round(value, 4)] for step, value in zip(steps, values, strict=True)],
+        hovertemplate=f"{name}  %{{customdata[0]}}  %{{customdata[1]:.1%}}<extra></extra>",
+    )
 
 
 def running_mean(values: Sequence[float], window: int = WINDOW) -> list[float]:

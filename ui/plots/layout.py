@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 AXIS: dict[str, Any] = {
@@ -10,6 +11,23 @@ AXIS: dict[str, Any] = {
     "color": "var(--pg-muted)",
     "fixedrange": True,
 }
+
+
+def line(
+    x: Sequence[Any], y: Sequence[Any], colour: str, width: float, dash: str = "solid", **more: Any
+) -> dict[str, Any]:
+    """A scatter trace drawn as a line; without hover text unless `more` has a hovertemplate."""
+    look = {"color": colour, "width": width, "dash": dash}
+    silent = {} if "hovertemplate" in more else {"hoverinfo": "skip"}
+    return {"type": "scatter", "mode": "lines", "x": x, "y": y, "line": look, **silent, **more}
+
+
+def heat(x: Sequence[Any], y: Sequence[Any], z: Sequence[Any], hover: str, **more: Any) -> dict[str, Any]:
+    """A heat map from the panel's colour to the accent's."""
+    bar = {"thickness": 8, "outlinewidth": 0}
+    scale = [[0, "var(--pg-panel)"], [1, "var(--pg-accent)"]]
+    look = {"type": "heatmap", "colorscale": scale, "xgap": 1, "ygap": 1, "colorbar": bar}
+    return {**look, "x": x, "y": y, "z": z, "hovertemplate": f"{hover}<extra></extra>", **more}
 
 
 def layout(

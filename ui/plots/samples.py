@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ui.plots.layout import layout
+from ui.plots.layout import heat, layout
 from ui.plots.trace import plain
 from ui.runs.reselect import Recorded, votes
 
@@ -53,19 +53,9 @@ def heat_map(found: Recorded, chosen: int | None) -> dict[str, Any] | None:
         return None
     size = len(found.matrix)
     names = [str(number + 1) for number in range(size)]
-    trace = {
-        "type": "heatmap",
-        "z": [list(row) for row in found.matrix],
-        "x": names,
-        "y": names,
-        "zmin": 0,
-        "zmax": 100,
-        "colorscale": [[0, "var(--pg-panel)"], [1, "var(--pg-accent)"]],
-        "xgap": 1,
-        "ygap": 1,
-        "hovertemplate": "sample %{y} against %{x}: chrF %{z:.1f}<extra></extra>",
-        "colorbar": {"thickness": 8, "len": 1, "outlinewidth": 0, "tickvals": [0, 50, 100]},
-    }
+    grid = [list(row) for row in found.matrix]
+    trace = heat(names, names, grid, "sample %{y} against %{x}: chrF %{z:.1f}", zmin=0, zmax=100)
+    trace["colorbar"] |= {"len": 1, "tickvals": [0, 50, 100]}
     if size <= 12:
         trace |= {"texttemplate": "%{z:.0f}", "textfont": {"size": 10}}
     axis = {"type": "category", "showgrid": False}

@@ -6,10 +6,11 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from ui.plots.layout import layout
+from ui.plots.layout import heat, layout, line
 from ui.runs.sweep_table import MEASURES, Table, cells, values
 from ui.titles import title
 
+ACCENT = "var(--pg-accent)"
 LOGARITHMIC = ("perplexity", "survivors")  # they range over several powers of ten
 SHOWN = ("perplexity", "loop", "repeated_4grams", "distinct_2", "self_bleu", "survivors", "acted", "entropy")
 
@@ -48,19 +49,10 @@ def band(table: Table, measure: str) -> dict[str, Any]:
     low, median, high = ([quarter[place] for quarter in quarters] for place in range(3))
     in_order = sorted(table.rows, key=lambda row: row.index)  # they come in as they end
     dots = [row for row in in_order if row.measures.get(measure) is not None]
-    line = {"color": "var(--pg-accent)", "width": 2}
-    edge = {"type": "scatter", "mode": "lines", "hoverinfo": "skip", "x": places, "line": {"width": 0}}
     data: list[dict[str, Any]] = [
-        {**edge, "y": high},
-        {**edge, "y": low, "fill": "tonexty", "fillcolor": "var(--pg-kept-soft)"},
-        {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "hoverinfo": "skip",
-            "x": places,
-            "y": median,
-            "line": line,
-        },
+        line(places, high, ACCENT, 0),
+        line(places, low, ACCENT, 0, fill="tonexty", fillcolor="var(--pg-kept-soft)"),
+        line(places, median, ACCENT, 2, mode="lines+markers"),
         {
             "type": "scatter",
             "mode": "markers",
@@ -94,19 +86,8 @@ def heat_map(table: Table, measure: str) -> dict[str, Any]:
         [(found[float(x), float(y)][0].index if (float(x), float(y)) in found else None) for x in across]
         for y in down
     ]
-    trace = {
-        "type": "heatmap",
-        "z": grid,
-        "x": [f"{x:g}" for x in across],
-        "y": [f"{y:g}" for y in down],
-        "customdata": first,
-        "colorscale": [[0, "var(--pg-panel)"], [1, "var(--pg-accent)"]],
-        "xgap": 1,
-        "ygap": 1,
-        "texttemplate": "%{z:.3~g}",
-        "hovertemplate": "%{x}, %{y}: %{z:.4~g}<extra></extra>",
-        "colorbar": {"thickness": 8, "outlinewidth": 0},
-    }
+    shown = [f"{x:g}" for x in across], [f"{y:g}" for y in down]
+    trace = heat(*shown, grid, "%{x}, %{y}: %{z:.4~g}", customdata=first, texttemplate="%{z:.3~g}")
     names = [
         {"title": {"text": title(axis.knob)}, "type": "category", "showgrid": False} for axis in table.axes
     ]

@@ -11,11 +11,12 @@ from typing import Any
 
 from backend.events import TokenDecoded
 from ui.numbers import bits, number
-from ui.plots.layout import layout
+from ui.plots.layout import layout, line
 
 MAX_LABEL = 40
 # Beyond, bars are narrower than their gaps, and cost the browser four times as much as an area.
 MAX_BARS = 300
+EXPECTED = "entropy (expected)"
 HEAT = "var(--pg-heat)"
 BARS = {"type": "bar", "marker": {"color": HEAT, "line": {"width": 0}}}
 AREA = {
@@ -40,37 +41,23 @@ def surprise(
 
     The two together say whether the text is as surprising as the model expected it to be.
     """
+    places = [step.index for step in steps]
     traces: list[dict[str, Any]] = [
         {
             **(BARS if len(steps) <= MAX_BARS else AREA),
             "name": "surprise",
-            "x": [step.index for step in steps],
+            "x": places,
             "y": [_height(-step.model_logprob) for step in steps],
             "customdata": [plain(step.label) for step in steps],
             "hovertemplate": "%{customdata}  %{y:.2f} bits<extra></extra>",
         },
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": "entropy (expected)",
-            "x": [step.index for step in steps],
-            "y": [_height(step.entropy) for step in steps],
-            "line": {"color": "var(--pg-accent)", "width": 1.5, "shape": "hvh"},
-            "hoverinfo": "skip",
-        },
+        line(places, [_height(step.entropy) for step in steps], "var(--pg-accent)", 1.5, name=EXPECTED),
     ]
+    traces[1]["line"]["shape"] = "hvh"
     if overlay:
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": overlay_name,
-                "x": [step.index for step in overlay],
-                "y": [_height(-step.model_logprob) for step in overlay],
-                "line": {"color": "var(--pg-muted)", "width": 1, "dash": "dot"},
-                "hoverinfo": "skip",
-            }
-        )
+        heights = [_height(-step.model_logprob) for step in overlay]
+        marks = [step.index for step in overlay]
+        traces.append(line(marks, heights, "var(--pg-muted)", 1, "dot", name=overlay_name))
     return {"data": traces, "layout": _layout(len(steps))}
 
 

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from backend.errors import RequestError
 from backend.events import Finished, Judged, Preempted, Prefilled, TokenDecoded
 from backend.metrics import describe, repeated_ngrams
+from backend.pool_view import fold
 from ui.runs.beam_tree import BeamTree, Node
 from ui.runs.kv_state import KvState
 from ui.runs.lanes import NAMES, Lanes
-from ui.runs.pool import view as pool_view
 from ui.runs.reselect import Recorded, votes, winner
 from ui.runs.speculation import Speculation, rates, rounds
 from ui.runs.structure import Constrained
@@ -118,7 +118,7 @@ def _text(steps: Iterable[TokenDecoded]) -> str:
 
 
 def _steps(run: Lanes, name: str) -> list[TokenDecoded]:
-    return run.lanes[NAMES.index(name)].steps
+    return run.lanes[NAMES.index(name)].tokens
 
 
 @_of("compare")
@@ -157,7 +157,7 @@ def says(run: Lanes, lanes: Sequence[str], text: str) -> Finding:
 @_of("compare")
 def lacks(run: Lanes, text: str) -> Finding:
     """No lane has the text."""
-    has = [name for name, lane in zip(NAMES, run.lanes, strict=False) if text in _text(lane.steps)]
+    has = [name for name, lane in zip(NAMES, run.lanes, strict=False) if text in _text(lane.tokens)]
     return Finding(not has, f"{' and '.join(has) or 'No lane'} has {_quoted(text)}.")
 
 
@@ -370,7 +370,7 @@ def result(run: Constrained, verdict: str, has: str = "") -> Finding:
 def without(run: Constrained, verdict: str, has: str = "") -> Finding:
     """The verdict on the text without the grammar, and what stands in it."""
     status, reason = run.state.beside_verdict or ("not judged", "")
-    text = _text(run.state.beside)
+    text = _text(run.state.beside.tokens)
     return Finding(
         status == verdict and has in text, f"Without it, {status} ({reason}): {_around(text, has)}."
     )
@@ -407,8 +407,8 @@ def feasible(run: Constrained, at_most: float, token: int | None = None) -> Find
 @_of("kv")
 def shared(run: KvState, at_least: int, copies: int = 0) -> Finding:
     """At the peak, sharing saved so many blocks; so many were copied on write."""
-    assert run.start is not None, "a run watches its pool"
-    pool = pool_view(run.start)
+    assert run.watch is not None, "a run watches its pool"
+    pool = fold(run.watch.start)
     most, peak, first, count = 0, (0, 0), "", 0
     for change in run.changes:
         pool.apply(change)

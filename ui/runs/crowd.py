@@ -7,12 +7,16 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
 
 from backend import Event, Request, RequestError, Sample
 from backend.errors import PlaygroundError
-from backend.events import Finished, Prefilled, SampleFinished, Started, TokenDecoded, Waiting
+from backend.events import Preempted, Prefilled, SampleFinished, TokenDecoded, Waiting
 from backend.protocol import EngineProtocol, RunStream
+from backend.request import MAX_NEW_TOKENS, MAX_SAMPLES
+from backend.validation import CONFIG, whole
+from ui.runs.log import Log
 
 MAX_MEMBERS = 32
 CLOSING_SECONDS = 5.0
@@ -20,15 +24,16 @@ CLOSING_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Ask:
-    """One line of the list: what to continue, how far, and in how many samples."""
+    """One line of the list: what to continue, how far, and in how many samples; checked when it is run."""
 
+    __pydantic_config__: ClassVar = CONFIG
     prompt: str
-    max_new_tokens: int = 64
-    n: int = 1
+    max_new_tokens: Annotated[int, whole(1, MAX_NEW_TOKENS)] = 64
+    n: Annotated[int, whole(1, MAX_SAMPLES)] = 1
 
 
 @dataclass
-class Member:
+class Member(Log):
     """One request of the list and what happened to it in the present run.
 
     Attributes:
@@ -45,7 +50,6 @@ class Member:
     stream: RunStream | None = None
     offset: float = 0.0
     error: str = ""
-    events: list[Event] = field(default_factory=list)
     cancelled: bool = False
 
     def reset(self, due: float) -> None:
@@ -59,22 +63,8 @@ class Member:
         return self.stream.number if self.stream is not None else None
 
     @property
-    def started(self) -> Started | None:
-        return next((event for event in self.events if isinstance(event, Started)), None)
-
-    @property
-    def finished(self) -> Finished | None:
-        last = self.events[-1] if self.events else None
-        return last if isinstance(last, Finished) else None
-
-    @property
     def is_live(self) -> bool:
         return self.stream is not None and self.finished is None
-
-    @property
-    def tokens(self) -> list[TokenDecoded]:
-        """Of sample 0."""
-        return [event for event in self.events if isinstance(event, TokenDecoded) and event.sample == 0]
 
     @property
     def num_tokens(self) -> int:
@@ -99,7 +89,7 @@ class Member:
         last = next((e for e in reversed(self.events) if not isinstance(e, SampleFinished)), None)
         if isinstance(last, Waiting):
             return f"waits for {last.num_needed_blocks} blocks"
-        if type(last).__name__ == "Preempted":
+        if isinstance(last, Preempted):
             return "preempted"
         if self.tokens:
             return "running"

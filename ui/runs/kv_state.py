@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backend.errors import PlaygroundError
-from backend.events import PoolChange, PoolState
+from backend.events import PoolChange
+from backend.pool_view import PoolView, fold
 from backend.pool_watch import PoolWatch
 from backend.protocol import EngineProtocol
 from ui.runs.crowd import Crowd, Member
-from ui.runs.pool import PoolView, view
 
 MAX_HISTORY = 60_000  # changes kept for the replay; a longer run starts its history anew
 
@@ -23,8 +23,7 @@ class KvState:
 
     Attributes:
         sets: name of the set of requests that fills the list. buffer: tokens of a contiguous buffer.
-        engine: whose pool is watched. live: that pool as of the last `refresh`.
-        changes: what happened since `start`. told: places in it that the log tells.
+        engine: whose pool is watched. changes: what happened since then. told: those that the log tells.
         order: the sequences of each run in the order they appeared.
         at: how many changes the replay shows; None follows the newest. turn: when the reader last chose that.
         block, member: what the reader selected. mark: a block another tab points at, and what lies there.
@@ -36,8 +35,6 @@ class KvState:
     buffer: int = 2048
     engine: EngineProtocol | None = None
     watch: PoolWatch | None = None
-    start: PoolState | None = None
-    live: PoolView | None = None
     changes: list[PoolChange] = field(default_factory=list)
     told: list[int] = field(default_factory=list)
     order: dict[int, list[int]] = field(default_factory=dict)
@@ -51,25 +48,25 @@ class KvState:
     def begin_watch(self, engine: EngineProtocol, visitor: str) -> None:
         """Show that engine's pool from now on."""
         self.engine, self.watch = engine, engine.watch_pool(visitor)
-        self.start = self.watch.start
-        self.live = view(self.start)
         self.changes, self.told, self.at, self.order = [], [], None, {}
-        for sequence in self.start.sequences:
+        for sequence in self.watch.start.sequences:
             self.order.setdefault(sequence.run, []).append(sequence.sequence)
 
     def refresh(self) -> None:
         """Take in what happened since the last call."""
-        if self.watch is None or self.live is None or self.engine is None:
-            return
-        for change in self.watch.take():
+        for change in self.watch.take() if self.watch else ():
             if change.sequence >= 0:
                 known = self.order.setdefault(change.run, [])
                 if change.sequence not in known:
                     known.append(change.sequence)
             if change.operation != "write":
                 self.told.append(len(self.changes))
-            self.live.apply(change)
             self.changes.append(change)
+
+    @property
+    def live(self) -> PoolView | None:
+        """The pool as of the last `refresh`."""
+        return self.watch.pool if self.watch else None
 
     @property
     def is_full(self) -> bool:
@@ -82,9 +79,9 @@ class KvState:
 
     def shown(self) -> PoolView | None:
         """The pool at the replay's place."""
-        if self.at is None or self.start is None or self.at >= len(self.changes):
+        if self.at is None or self.watch is None or self.at >= len(self.changes):
             return self.live
-        return view(self.start, self.changes[: self.at])
+        return fold(self.watch.start, self.changes[: self.at])
 
     def log(self, count: int) -> list[tuple[int, PoolChange]]:
         """The last told changes before the replay's place, each with its number from 1."""

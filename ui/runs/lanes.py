@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 from backend import BeamSearch, Request, Sample, Trace
 from backend.comparison import Difference, first_difference
 from backend.errors import RequestError
-from backend.events import Candidates, Event, Started, TokenDecoded
+from backend.events import Candidates, Event, TokenDecoded
 from backend.protocol import EngineProtocol
 from backend.stages import STAGES
+from backend.validation import CONFIG, text
 from ui import knobs
+from ui.runs.log import Log
 
 MIN_LANES, MAX_LANES = 2, 8
 MAX_ROWS = 60  # candidates kept per step and lane: eight lanes of full tables would fill the memory
@@ -21,24 +23,18 @@ NAMES = "ABCDEFGH"
 
 
 @dataclass
-class Lane:
+class Lane(Log):
     """One run. `events` grow while it goes on."""
 
     request: Request
-    events: list[Event] = field(default_factory=list)
 
     def add(self, event: Event) -> None:
         self.events.append(slim(event) if isinstance(event, TokenDecoded) else event)
 
     @property
-    def steps(self) -> list[TokenDecoded]:
-        return [event for event in self.events if isinstance(event, TokenDecoded)]
-
-    @property
     def trace(self) -> Trace | None:
         """None before the run was accepted."""
-        started = any(isinstance(event, Started) for event in self.events)
-        return Trace(self.request, tuple(self.events)) if started else None
+        return Trace(self.request, tuple(self.events)) if self.started else None
 
 
 @dataclass
@@ -115,13 +111,12 @@ def _request(base: Request, name: str, lane: Any) -> Request:
 class LaneFields:
     """The Compare tab's own settings, as a lesson gives them."""
 
+    __pydantic_config__: ClassVar = CONFIG
     lanes: list[dict[str, Any]]
-    human: str = ""
+    human: Annotated[str, text()] = ""
 
     def __post_init__(self) -> None:
         requests("-", knobs.DEFAULTS, self.lanes, "")
-        if not isinstance(self.human, str):
-            raise RequestError(f"human must be text, got {self.human!r}")
 
 
 def of_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from backend import RequestError, kv_cache_bytes
+from backend.validation import whole
 
 MAX_CONFIG_CHARACTERS = 100_000
 MAX_VALUE = 10_000_000  # no model has more of anything; larger numbers are typing errors
+_Number = Annotated[int, whole(1, MAX_VALUE)]
 
 # What configurations call the same number, the most usual name first.
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -35,12 +37,16 @@ class ModelShape:
     name: str
     title: str
     source: str
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_size: int
-    context_length: int
+    num_layers: _Number
+    num_heads: _Number
+    num_kv_heads: _Number
+    head_size: _Number
+    context_length: _Number
     note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.num_heads % self.num_kv_heads:
+            raise RequestError(f"{self.num_heads} heads cannot share {self.num_kv_heads} key heads evenly")
 
     def cache_bytes(self, num_tokens: int, batch_size: int, bytes_per_element: int) -> int:
         return kv_cache_bytes(
@@ -68,9 +74,7 @@ def from_config(text: str) -> ModelShape:
         raise RequestError(
             "this model caches one compressed vector per token (kv_lora_rank); the formula does not hold"
         )
-    num_heads = _number(config, "num_heads")
-    if num_heads is None:
-        raise RequestError(f"the config has none of {', '.join(_NAMES['num_heads'])}")
+    num_heads = _required(config, "num_heads")
     num_kv_heads = 1 if config.get("multi_query") is True else _number(config, "num_kv_heads")
     head_size = _number(config, "head_size")
     if head_size is None:
@@ -80,7 +84,7 @@ def from_config(text: str) -> ModelShape:
         if hidden % num_heads:
             raise RequestError(f"hidden_size {hidden} is no multiple of {num_heads} heads")
         head_size = hidden // num_heads
-    shape = ModelShape(
+    return ModelShape(
         name="pasted",
         title=_title(config),
         source="the pasted config",
@@ -91,9 +95,6 @@ def from_config(text: str) -> ModelShape:
         context_length=_required(config, "context_length"),
         note=_note(config),
     )
-    if num_heads % shape.num_kv_heads:
-        raise RequestError(f"{num_heads} heads cannot share {shape.num_kv_heads} key heads evenly")
-    return shape
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from backend import Event
-from backend.events import Prefilled, Started, TokenDecoded
+from backend.events import Prefilled, Started
+from ui.runs.log import Log
 
 
 @dataclass
@@ -15,17 +15,17 @@ class Recompute:
     """Events of the cached run and of the one that computes everything anew at each step.
 
     Attributes:
-        prompt: the request both had, for display. runs: events, the cached run first.
+        prompt: the request both had, for display. runs: the cached run first.
     """
 
     prompt: str = ""
-    runs: list[list[Event]] = field(default_factory=list)
+    runs: list[Log] = field(default_factory=list)
 
     def take(self, event: Event) -> None:
         """Take in the next event; Started opens the next run."""
         if isinstance(event, Started):
-            self.runs.append([])
-        self.runs[-1].append(event)
+            self.runs.append(Log())
+        self.runs[-1].events.append(event)
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ class Measured:
         return self.prefill_seconds / total if total > 0 else None
 
 
-def measure(events: Sequence[Event]) -> Measured:
+def measure(run: Log) -> Measured:
     """What the events of one run say about its time."""
-    tokens = [event for event in events if isinstance(event, TokenDecoded)]
-    parts = [event for event in events if isinstance(event, Prefilled)]
+    tokens = run.tokens
+    parts = [event for event in run.events if isinstance(event, Prefilled)]
     cached = parts[0].num_cached_tokens if parts else 0
     gaps = tuple(after.time - before.time for before, after in itertools.pairwise(tokens))
     return Measured(

@@ -16,6 +16,7 @@ from backend.errors import RequestError
 from backend.events import DraftVerified, Event, Finished, Started, TokenDecoded
 from backend.experiments import Proof, expected_tokens
 from backend.model.catalogue import CATALOGUE
+from ui.runs.log import Log
 
 Kind = Literal["speculative", "plain"]
 
@@ -57,6 +58,12 @@ class Rates:
     num_accepted: int
     num_tokens: int
     draft_lengths: tuple[int, ...]
+
+    @property
+    def named(self) -> dict[str, int | float | None]:
+        """The counts and what follows from them, by name."""
+        counts = ("num_rounds", "num_drafted", "num_checked", "num_accepted", "num_tokens")
+        return {name: getattr(self, name) for name in (*counts, "acceptance", "tokens_per_call", "predicted")}
 
     @property
     def acceptance(self) -> float | None:
@@ -134,16 +141,16 @@ def timing(events: Sequence[Event]) -> Timing | None:
 
 
 @dataclass
-class Measured:
+class Measured(Log):
     """One run of a measurement; `timing` is there once it has ended by itself."""
 
     kind: Kind
-    events: list[Event] = field(default_factory=list)
     timing: Timing | None = None
 
     @property
-    def tokens(self) -> list[TokenDecoded]:
-        return [event for event in self.events if isinstance(event, TokenDecoded)]
+    def ended(self) -> bool:
+        """Whether it has, by itself."""
+        return self.finished is not None and self.finished.reason not in ("cancelled", "error")
 
 
 @dataclass
@@ -173,7 +180,7 @@ class Speculation:
             self.runs.append(Measured(self.planned.pop(0)))
         run = self.runs[-1]
         run.events.append(event)
-        if isinstance(event, Finished) and event.reason not in ("cancelled", "error"):
+        if isinstance(event, Finished) and run.ended:
             run.timing = timing(run.events)
         return len(self.runs) == 1
 
@@ -194,20 +201,15 @@ class Speculation:
     def first_difference(self) -> int | None:
         """Where the first finished plain text leaves the speculative one; None while equal or unknown."""
         for run in self.runs:
-            if run.kind == "plain" and _ended(run):
+            if run.kind == "plain" and run.ended:
                 return first_unequal(self.runs[0].tokens, run.tokens)
         return None
 
     @property
     def compared(self) -> bool:
         """Whether both texts are complete."""
-        done = {run.kind for run in self.runs if _ended(run)}
+        done = {run.kind for run in self.runs if run.ended}
         return done == {"speculative", "plain"}
-
-
-def _ended(run: Measured) -> bool:
-    last = run.events[-1] if run.events else None
-    return isinstance(last, Finished) and last.reason not in ("cancelled", "error")
 
 
 def telling_round(checks: Sequence[DraftVerified]) -> tuple[int, int] | None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from backend.errors import GrammarError
-from backend.events import DraftVerified, Event, Finished, TokenDecoded
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from backend.events import DraftVerified, Event, TokenDecoded
 from backend.request import Grammar
+from backend.validation import CONFIG, Flag, choice, refusing, text
+from ui.runs.log import Log
 
 KINDS = {
     "json_schema": "JSON schema",
@@ -19,7 +22,8 @@ KINDS = {
 ENGINES = {"xgrammar": "xgrammar, fast", "llguidance": "llguidance, strict"}
 
 
-@dataclass(frozen=True)
+@refusing
+@checked_dataclass(frozen=True, config=CONFIG)
 class StructureFields:
     """What the tab asks for beside the prompt; checked like a Grammar.
 
@@ -27,11 +31,11 @@ class StructureFields:
         kind: a source of Grammar. source: its text. beside: also run without the grammar, for comparison.
     """
 
-    kind: str = "json_schema"
-    source: str = ""
+    kind: Annotated[str, choice(*KINDS)] = "json_schema"
+    source: Annotated[str, text()] = ""
     engine: str = "xgrammar"
     reason_first: int = 0
-    beside: bool = True
+    beside: Flag = True
 
     def __post_init__(self) -> None:
         self.grammar()
@@ -42,8 +46,6 @@ class StructureFields:
         Raises:
             GrammarError, RequestError: a value is unknown, of the wrong type or out of range.
         """
-        if self.kind not in KINDS:
-            raise GrammarError(f"kind must be one of {', '.join(KINDS)}, got {str(self.kind)[:40]!r}")
         fields: dict[str, Any] = {self.kind: self.source}
         return Grammar(engine=self.engine, reason_first=self.reason_first, **fields)  # type: ignore[arg-type]
 
@@ -65,21 +67,14 @@ class StructureState:
     """Beside the View of the constrained run: the same request without the grammar, and the report."""
 
     report: Report = field(default_factory=Report)
-    beside: list[TokenDecoded] = field(default_factory=list)
-    beside_finished: Finished | None = None
+    beside: Log = field(default_factory=Log)
     beside_verdict: tuple[str, str] | None = None
     has_beside: bool = False
     vocab_size: int = 0
 
     def begin(self, has_beside: bool, vocab_size: int) -> None:
-        self.beside, self.beside_finished, self.beside_verdict = [], None, None
+        self.beside, self.beside_verdict = Log(), None
         self.has_beside, self.vocab_size = has_beside, vocab_size
-
-    def add_beside(self, event: Event) -> None:
-        if isinstance(event, TokenDecoded):
-            self.beside.append(event)
-        elif isinstance(event, Finished):
-            self.beside_finished = event
 
 
 @dataclass(frozen=True)

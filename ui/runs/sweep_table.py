@@ -103,7 +103,7 @@ def values(rows: Sequence[Row], measure: str) -> list[float]:
 
 
 def export(table: Table) -> str:
-    """CSV with one line per run. The text is a JSON string: no spreadsheet takes it for a formula."""
+    """CSV with a line for each run, empty without any. The text is JSON: no spreadsheet calculates it."""
     knobs = [axis.knob for axis in table.axes]
     lines = [
         [
@@ -115,7 +115,7 @@ def export(table: Table) -> str:
         ]
         for item in sorted(table.rows, key=lambda item: item.index)
     ]
-    return to_csv([*knobs, *COLUMNS], lines)
+    return to_csv([*knobs, *COLUMNS], lines) if lines else ""
 
 
 def opened(text: str) -> Table:

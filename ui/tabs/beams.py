@@ -13,9 +13,7 @@ from ui import knobs
 from ui.payloads import search as payloads
 from ui.runs.beam_tree import BeamTree
 from ui.session import Session
-from ui.tabs.compose import Compose
-from ui.tabs.fields import Fields, number, select, tick
-from ui.tabs.lesson_bar import LessonBar
+from ui.tabs.fields import number, select, starts, tick
 from ui.tabs.player import start_all
 from ui.tabs.tab import Page, Tab
 
@@ -26,12 +24,13 @@ ENDS = {
     "never": "only when none ever can",
 }
 FIELDS: list[dict[str, Any]] = [
-    number("num_beams", "beams", 1, 16, "Texts kept at every step. 1 is greedy."),
+    number("num_beams", "beams", 1, 16, 4, "Texts kept at every step. 1 is greedy."),
     number(
         "length_penalty",
         "length penalty",
         -2,
         3,
+        1.0,
         "The sum of log p is divided by length to this power. Above 0 favours long texts.",
         0.1,
     ),
@@ -41,12 +40,13 @@ FIELDS: list[dict[str, Any]] = [
         ENDS,
         "When the search ends: false, true or never in transformers.",
     ),
-    number("num_return_sequences", "returned", 1, 16, "Texts handed back, at most as many as beams."),
+    number("num_return_sequences", "returned", 1, 16, 1, "Texts handed back, at most as many as beams."),
     number(
         "num_beam_groups",
         "groups",
         1,
         16,
+        1,
         "Groups search one after the other at each step; the beams must divide among them.",
     ),
     number(
@@ -54,27 +54,20 @@ FIELDS: list[dict[str, Any]] = [
         "diversity",
         0,
         5,
+        0.0,
         "A token costs this much for each time an earlier group chose it at this step.",
         0.1,
     ),
-    number("max_new_tokens", "new tokens", 1, 256, "Upper limit on generated tokens."),
+    number("max_new_tokens", "new tokens", 1, 256, 32, "Upper limit on generated tokens."),
     tick(
         "stochastic",
         "stochastic",
+        False,
         "Draws that many different texts, a sample without replacement, instead of searching.",
         needs="stochastic_beams",
     ),
 ]
-START: dict[str, Any] = {
-    "num_beams": 4,
-    "length_penalty": 1.0,
-    "early_stopping": "false",
-    "num_return_sequences": 1,
-    "num_beam_groups": 1,
-    "diversity_penalty": 0.0,
-    "max_new_tokens": 32,
-    "stochastic": False,
-}
+START = starts(FIELDS)
 PROMPT = "The capital of Australia is the city of"
 NOTE = (
     "Of the knobs on the left, the penalties, no-repeat, bias and the chat template take part in the search. "
@@ -92,15 +85,9 @@ class Beams(Tab):
 
     def __init__(self, page: Page):
         super().__init__(page)
-        self.compose = Compose("beams", PROMPT, run="Search")
-        self.lessons = LessonBar(self, page.lessons)
-        self.fields = Fields("beams", FIELDS, START, NOTE)
-        self.card("tree", lambda session: payloads.growing(self.view(session), session.state(BeamTree)))
-        self.card(
-            "hypotheses",
-            lambda session: payloads.found(self.view(session), session.state(BeamTree)),
-            "found",
-        )
+        self.lay_out(PROMPT, FIELDS, NOTE, run="Search")
+        self.picture("tree", payloads.growing, BeamTree)
+        self.picture("hypotheses", payloads.found, BeamTree, "found")
 
     def begin(
         self, session: Session, engine: EngineProtocol, prompt: str, values: dict[str, Any]
@@ -109,8 +96,7 @@ class Beams(Tab):
         streams = start_all(engine, [asked, greedy(asked)])
         view = self.view(session)
         session.put(BeamTree())
-        view.begin(asked, "run")
-        view.prompt = prompt
+        view.begin(asked, "run", prompt=prompt)
         return streams
 
     def take(self, session: Session, number: int, event: Event) -> None:

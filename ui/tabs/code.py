@@ -14,8 +14,7 @@ from backend.interop.export import TARGETS, export, known_as
 from backend.interop.foreign import read
 from ui import knobs
 from ui.session import Session, take_settings
-from ui.tabs.compose import Compose
-from ui.tabs.fields import Fields, check, number, select
+from ui.tabs.fields import Fields, check, number, select, starts
 from ui.tabs.tab import Page, Tab, Updates, got
 
 FIELDS: list[dict[str, Any]] = [
@@ -25,9 +24,8 @@ FIELDS: list[dict[str, Any]] = [
         {"sample": "one sample", "beams": "beam search", "best_of": "several samples"},
         "How the text is decoded; all other settings are the knobs on the left.",
     ),
-    number("n", "beams or samples", 1, 64, "How many beams or samples.", unless={"strategy": "sample"}),
+    number("n", "beams or samples", 1, 64, 4, "How many beams or samples.", unless={"strategy": "sample"}),
 ]
-START: dict[str, Any] = {"strategy": "sample", "n": 4}
 NOTE = "Turn a knob on the left and the code follows."
 PROMPT = "Once upon a time"
 
@@ -37,7 +35,7 @@ class Exported:
     """What is written as code besides the knobs, and what was said of settings that were read."""
 
     prompt: str = PROMPT
-    values: dict[str, Any] = field(default_factory=lambda: dict(START))
+    values: dict[str, Any] = field(default_factory=lambda: starts(FIELDS))
     said: str = ""
 
 
@@ -46,20 +44,20 @@ class Code(Tab):
 
     name, title = "code", "Code"
     needs = ()
+    fields: Fields
 
     def __init__(self, page: Page):
         super().__init__(page)
-        self.compose = Compose("code", PROMPT, run="Write", can_stop=False)
-        self.fields: Fields = Fields("code", FIELDS, START, NOTE)
-        self.picture = self.card("code", self._payload, "view")
-        self.turning = [self.picture]
+        self.lay_out(PROMPT, FIELDS, NOTE, run="Write", can_stop=False)
+        self.written = self.card("code", self._payload, "view")
+        self.turning = [self.written]
 
     def wire(self) -> None:
         changes = (self.compose.run.click, self.prompt.submit, self.prompt.change, self.fields.html.turn)
         for event in changes:
             self.on(event, self.start, *self.asked, mode="always_last")
-        outputs = [self.picture, self.page.knobs, self.prompt]
-        self.on(self.picture.read_settings, self._read, self.page.knobs, outputs=outputs, mode=None)
+        outputs = [self.written, self.page.knobs, self.prompt]
+        self.on(self.written.read_settings, self._read, self.page.knobs, outputs=outputs, mode=None)
 
     def start(self, session: Session, turned: Any, prompt: str, sent: Any = None) -> Iterator[Updates]:
         take_settings(session, turned)

@@ -10,15 +10,13 @@ import gradio as gr
 from backend.events import Event, TokenDecoded
 from backend.protocol import EngineProtocol, RunStream
 from backend.stages import ORDERS
-from ui import components, knobs, tables
+from ui import knobs, tables
 from ui.payloads import compare as compare_payloads
 from ui.runs import lanes
 from ui.session import Session, take_settings
-from ui.tabs.compose import Compose
-from ui.tabs.fields import Fields, number
-from ui.tabs.lesson_bar import LessonBar
+from ui.tabs.fields import Fields, number, starts, typed
 from ui.tabs.player import start_all
-from ui.tabs.tab import Page, Tab, Updates, got, saved
+from ui.tabs.tab import Page, Tab, Updates, got
 
 MAX_TOKENS = 256  # per lane; tables of longer lanes would fill the memory
 SPEC: dict[str, Any] = {
@@ -32,14 +30,13 @@ SPEC: dict[str, Any] = {
     "max_tokens": MAX_TOKENS,
 }
 FIELDS: list[dict[str, Any]] = [
-    number("max_new_tokens", "new tokens", 1, MAX_TOKENS, "Upper limit on generated tokens of each lane."),
-    {"name": "human", "title": "human text", "kind": "area"},
+    number(
+        "max_new_tokens", "new tokens", 1, MAX_TOKENS, 40, "Upper limit on generated tokens of each lane."
+    ),
+    typed("human", "human text", "area"),
 ]
-START: dict[str, Any] = {
-    "lanes": [{}, {"top_p": 0.9}, {"temperature": 0}],
-    "max_new_tokens": 40,
-    "human": "",
-}
+LANES: list[dict[str, Any]] = [{}, {"top_p": 0.9}, {"temperature": 0}]
+START = {"lanes": LANES, **starts(FIELDS)}
 PROMPT = "Once upon a time, there was a little"
 NOTE = "Seed, bias, stop strings and chat come from the knobs on the left and are the same for all lanes."
 
@@ -49,14 +46,13 @@ class Compare(Tab):
 
     name, title = "compare", "Compare"
     period = 0.2
+    fields: Fields
 
     def __init__(self, page: Page):
         super().__init__(page)
-        self.compose = Compose("compare", PROMPT)
-        self.lessons = LessonBar(self, page.lessons)
-        self.fields: Fields = Fields("compare", FIELDS, START, NOTE, component="lanes", spec=SPEC)
-        self.picture = self.card("compare", self._payload, "view")
-        self.saver = components.build("saver", None, "pg-compare-saver")
+        self.lay_out(PROMPT, FIELDS, NOTE, start=START, component="lanes", spec=SPEC)
+        self.shown = self.picture("compare", compare_payloads.payload, lanes.Lanes, "view")
+        self.save(self.shown.csv, "compare.csv", csv)
 
     def wire(self) -> None:
         super().wire()
@@ -71,8 +67,7 @@ class Compare(Tab):
             updates: Updates = inspect.open(session, trace, got(event, "index", int))
             return updates
 
-        self.on(self.picture.open_lane, open_lane, outputs=inspect.opened, mode=None)
-        self.on(self.picture.csv, self._csv, outputs=[self.saver], mode=None)
+        self.on(self.shown.open_lane, open_lane, outputs=inspect.opened, mode=None)
         fields = self.fields.html
         self.on(fields.take, self._take, self.page.knobs, fields, outputs=[fields], mode=None)
 
@@ -83,8 +78,7 @@ class Compare(Tab):
         asked = lanes.requests(prompt, settings, values["lanes"], session.salt)
         streams = start_all(engine, asked)
         view = self.view(session)
-        view.begin(asked[0], "run")
-        view.prompt = prompt
+        view.begin(asked[0], "run", prompt=prompt)
         # New ones: a run that this one took over may still explain its own.
         session.put(lanes.Lanes([lanes.Lane(request) for request in asked], human_text=values["human"]))
         return streams
@@ -117,13 +111,10 @@ class Compare(Tab):
         session.settings_number += 1
         return {self.fields.html: self.fields.value(session.settings_number, values)}
 
-    def _csv(self, session: Session) -> dict[str, Any]:
-        entries = compare_payloads.lanes(session.state(lanes.Lanes))
-        if not entries:
-            raise gr.Error("There is nothing to export yet: run the lanes first.", print_exception=False)
-        names = [name for name, _ in compare_payloads.COLUMNS]
-        rows = [[entry["name"], entry["summary"], *entry["row"]] for entry in entries]
-        return saved(session, "compare.csv", "text/csv", tables.to_csv(["lane", "settings", *names], rows))
 
-    def _payload(self, session: Session) -> dict[str, Any]:
-        return compare_payloads.payload(self.view(session), session.state(lanes.Lanes))
+def csv(session: Session) -> str:
+    """The table under the lanes; empty without any."""
+    entries = compare_payloads.lanes(session.state(lanes.Lanes))
+    names = [name for name, _ in compare_payloads.COLUMNS]
+    rows = [[entry["name"], entry["summary"], *entry["row"]] for entry in entries]
+    return tables.to_csv(["lane", "settings", *names], rows) if rows else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from backend.errors import RequestError
@@ -14,9 +14,9 @@ from ui import components
 class Fields:
     """A row of inputs, what they start with, and what each may hold.
 
-    An input is a mapping: name, title, kind (number, select, check, text or area), hint; of a number min, max
-    and step, of a select its options as [value, title]; `unless` {other: value} hides it while another holds
-    that value, `needs` names a capability of the engine without which it is greyed.
+    An input is a mapping: name, title, kind (number, select, check, text or area), start, hint; of a number
+    min, max and step, of a select its options as [value, title]; `unless` {other: value} hides it while the
+    other holds that value, `needs` names a capability of the engine without which it is greyed.
 
     Attributes:
         html: the component; its value holds the "values" by name and a "number" that the server counts up
@@ -27,13 +27,16 @@ class Fields:
         self,
         tab: str,
         inputs: list[dict[str, Any]],
-        start: Mapping[str, Any],
         note: str = "",
+        start: Mapping[str, Any] | None = None,
         component: str = "fields",
         spec: Any = None,
     ):
-        """`note` stands under the inputs; a `component` other than "fields" has a `spec` of its own."""
-        self.inputs, self.start, self.note = inputs, dict(start), note
+        """`note` stands under the inputs; a `component` other than "fields" has a `spec` of its own.
+
+        `start` holds values that go before those of the inputs, or that the component has besides them.
+        """
+        self.inputs, self.start, self.note = inputs, starts(inputs) | dict(start or {}), note
         drawn_by = inputs if spec is None else spec
         self.html = components.build(component, self.value(1), f"pg-{tab}-fields", spec=drawn_by)
 
@@ -112,23 +115,34 @@ def check(inputs: list[dict[str, Any]], values: Mapping[str, Any]) -> dict[str, 
     return found
 
 
+def starts(inputs: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """What the inputs hold before anyone has touched them."""
+    return {field["name"]: field["start"] for field in inputs}
+
+
 def number(
-    name: str, title: str, low: float, high: float, hint: str, step: float = 1, **more: Any
+    name: str, title: str, low: float, high: float, start: float, hint: str, step: float = 1, **more: Any
 ) -> dict[str, Any]:
     """An input for a number; only whole ones where the step is whole."""
-    limits = {"min": low, "max": high, "step": step}
+    limits = {"min": low, "max": high, "step": step, "start": start}
     return {"name": name, "title": title, "kind": "number", **limits, "hint": hint, **more}
 
 
 def select(name: str, title: str, options: Mapping[str, str], hint: str, **more: Any) -> dict[str, Any]:
-    """An input that offers the options, values to titles."""
+    """An input that offers the options, values to titles; it starts with the first, or with `start`."""
     choices = list(map(list, options.items()))
-    return {"name": name, "title": title, "kind": "select", "options": choices, "hint": hint, **more}
+    first = {"start": choices[0][0], "options": choices}
+    return {"name": name, "title": title, "kind": "select", **first, "hint": hint, **more}
 
 
-def tick(name: str, title: str, hint: str, **more: Any) -> dict[str, Any]:
+def tick(name: str, title: str, start: bool, hint: str, **more: Any) -> dict[str, Any]:
     """A box to tick."""
-    return {"name": name, "title": title, "kind": "check", "hint": hint, **more}
+    return {"name": name, "title": title, "kind": "check", "start": start, "hint": hint, **more}
+
+
+def typed(name: str, title: str, kind: str, hint: str = "", **more: Any) -> dict[str, Any]:
+    """An input for a line ("text") or several ("area"); it starts empty."""
+    return {"name": name, "title": title, "kind": kind, "start": "", "hint": hint, **more}
 
 
 def _alike(value: Any, start: Any) -> bool:

@@ -16,7 +16,6 @@ from backend.protocol import EngineProtocol, RunStream
 from ui import knobs
 from ui.payloads import run as payloads
 from ui.session import Session, View, forced_step, step_request, take_settings
-from ui.tabs.compose import Compose
 from ui.tabs.player import halt
 from ui.tabs.tab import Page, Tab, Updates, got
 from ui.tabs.viewer import Viewer, is_stale
@@ -42,7 +41,7 @@ class Inspect(Tab):
 
     def __init__(self, page: Page):
         super().__init__(page)
-        self.compose = Compose("inspect", page.first.inspect.prompt or "Once upon a time", more=["Step"])
+        self.lay_out(page.first.inspect.prompt or "Once upon a time", more=["Step"])
         self.viewer = Viewer(self)
         self.turning = [self.viewer.strip, self.viewer.step]
 
@@ -146,8 +145,8 @@ class Inspect(Tab):
         def begin(engine: EngineProtocol) -> list[RunStream]:
             planned = plan(engine)
             stream = engine.stream(planned.request)
-            view.begin(planned.request, "run", planned.kept, planned.drawn_with)
-            view.prompt, view.pinned = prompt, pin
+            view.begin(planned.request, "run", planned.kept, planned.drawn_with, prompt)
+            view.pinned = pin
             return [stream]
 
         def draw() -> Updates:

@@ -26,7 +26,6 @@ from ui.runs.recompute import Recompute
 from ui.runs.series import Series
 from ui.runs.size import BYTES, SizeState, turned
 from ui.session import Session, take_settings
-from ui.tabs.compose import Compose
 from ui.tabs.fields import Fields, number, select
 from ui.tabs.lesson_bar import Guided, LessonBar, settings
 from ui.tabs.player import halt
@@ -41,17 +40,20 @@ FIELDS: list[dict[str, Any]] = [
         "Where the requests run. The small pools are as real as the whole one, and run dry sooner.",
         needs="pool_sizes",
     ),
-    number("stagger", "seconds apart", 0, 60, "Each request starts this long after the one before.", 0.1),
+    number("stagger", "seconds apart", 0, 60, 0, "Each request starts this long after the one before.", 0.1),
     number(
         "buffer",
         "contiguous buffer",
         1,
         1_000_000,
+        2048,
         "Tokens that a cache without blocks would reserve for each sequence.",
         256,
     ),
-    number("max_new_tokens", "new tokens of Add", 1, 2048, "Limit of the request that Add puts on the list."),
-    number("n", "samples of Add", 1, 16, "Parallel samples that share the prompt's blocks."),
+    number(
+        "max_new_tokens", "new tokens of Add", 1, 2048, 64, "Limit of the request that Add puts on the list."
+    ),
+    number("n", "samples of Add", 1, 16, 1, "Parallel samples that share the prompt's blocks."),
 ]
 PROMPT = "One more request: the quickest way to learn a song is"
 NOTE = (
@@ -83,6 +85,7 @@ class KvCache(Tab):
     name, title = "kv", "KV cache"
     needs = ("block_tables",)
     lessons: LessonBar
+    fields: Fields
 
     def __init__(self, page: Page):
         super().__init__(page)
@@ -90,13 +93,12 @@ class KvCache(Tab):
         first = next(iter(self.sets.values()))
         self._fill(page.first, first.name)
         self.lessons = SetBar(self, self.sets.values(), "sets")
-        self.compose = Compose("kv", PROMPT, more=["Add"])
-        self.fields: Fields = Fields("kv", FIELDS, {**_values(first), "max_new_tokens": 64, "n": 1}, NOTE)
-        self.pool = self._pool_card("pool", pool_payloads.pool)
-        self.requests = self._pool_card("requests", _requests)
-        self.blocks = self._pool_card("blocks", pool_payloads.blocks)
+        self.lay_out(PROMPT, FIELDS, NOTE, start=_values(first), more=["Add"])
+        self.pool = self.picture("pool", pool_payloads.pool, KvState)
+        self.requests = self.picture("requests", _requests, KvState)
+        self.blocks = self.picture("blocks", pool_payloads.blocks, KvState)
         with gr.Row(elem_classes="pg-kv-row"):
-            self.memory = self._pool_card("memory", lambda _, state: pool_payloads.memory(state))
+            self.memory = self.picture("memory", lambda _, state: pool_payloads.memory(state), KvState)
             self.recompute = self.card("recompute", self._recompute)
         spec_of_size = {
             "shapes": [[shape.name, shape.title] for shape in self.shapes.values()],
@@ -108,9 +110,6 @@ class KvCache(Tab):
             spec=spec_of_size,
         )
         self.live = [self.pool, self.requests, self.blocks, self.memory]
-
-    def _pool_card(self, name: str, payload: Callable[[Any, KvState], Any]) -> gr.HTML:
-        return self.card(name, lambda session: payload(self.view(session), session.state(KvState)))
 
     @property
     def outputs(self) -> list[Any]:

@@ -18,10 +18,9 @@ from ui.payloads import lab as payloads
 from ui.payloads import worked as worked_payloads
 from ui.runs.outcomes import Outcomes
 from ui.session import Session
-from ui.tabs.compose import Compose
-from ui.tabs.fields import Fields, number
+from ui.tabs.fields import number, starts
 from ui.tabs.lesson_bar import described
-from ui.tabs.tab import Page, Tab, Updates, got, saved
+from ui.tabs.tab import Page, Tab, Updates, got
 
 FOLDER = Path(__file__).parents[2] / "presets" / "lab"
 PROMPTS, QUESTIONS = FOLDER / "prompts.yaml", FOLDER / "questions.yaml"
@@ -31,6 +30,7 @@ FIELDS: list[dict[str, Any]] = [
         "new tokens",
         1,
         256,
+        64,
         "Upper limit on generated tokens of each text. Loops need room: the paper used up to 200.",
     ),
     number(
@@ -38,10 +38,11 @@ FIELDS: list[dict[str, Any]] = [
         "first seed",
         0,
         1_000_000,
+        1,
         "Every prompt has a seed of its own, the same for all methods.",
     ),
 ]
-START: dict[str, Any] = {"max_new_tokens": 64, "seed": 1}
+START = starts(FIELDS)
 NOTE = "One prompt a line. The knobs on the left take no part here."
 
 
@@ -63,10 +64,9 @@ class Lab(Tab):
         self.list = components.build("lessonlist", {}, "pg-lab-lessons", spec=spec)
         self.list.elem_classes = [*self.list.elem_classes, "pg-card"]
         gr.HTML("<h2>Likely text and human text</h2>", elem_classes="pg-lab-title")
-        self.compose = Compose("lab", "\n".join(prompts()), run="Measure", lines=3)
-        self.fields: Fields = Fields("lab", FIELDS, START, NOTE)
-        self.table = self.card("table1", self._payload, "table")
-        self.saver = components.build("saver", None, "pg-lab-saver")
+        self.lay_out("\n".join(prompts()), FIELDS, NOTE, run="Measure", lines=3)
+        self.table = self.picture("table1", payloads.payload, Outcomes, "table")
+        self.save(self.table.csv, "decoding-methods.csv", self._csv)
         gr.HTML("<h2>Worked numbers</h2>", elem_classes="pg-lab-title")
         self.worked = self.card(
             "worked",
@@ -76,7 +76,6 @@ class Lab(Tab):
 
     def wire(self) -> None:
         super().wire()
-        self.on(self.table.csv, self._csv, outputs=[self.saver], mode=None)
         self.on(self.worked.turn, self._work, outputs=[self.worked])
         outputs = [self.page.tabs, *(output for bar in self.bars for output in bar.outputs)]
         self.on(self.list.open_lesson, self._open, outputs=outputs)
@@ -118,12 +117,11 @@ class Lab(Tab):
         session.put(worked_payloads.Inputs(got(event, "inputs", dict) or {}))
         return self.draw(session, self.worked)
 
-    def _csv(self, session: Session) -> dict[str, Any]:
-        rows = [row["cells"] for row in self._payload(session)["measured"]]
-        return saved(session, "decoding-methods.csv", "text/csv", tables.to_csv(payloads.COLUMNS, rows))
-
-    def _payload(self, session: Session) -> dict[str, Any]:
-        return payloads.payload(self.view(session), session.state(Outcomes))
+    def _csv(self, session: Session) -> str:
+        rows = [
+            row["cells"] for row in payloads.payload(self.view(session), session.state(Outcomes))["measured"]
+        ]
+        return tables.to_csv(payloads.COLUMNS, rows)
 
 
 def prompts(path: Path = PROMPTS) -> list[str]:

@@ -46,10 +46,6 @@ class LessonBar:
             "lessons", self._payload, name, spec=described(self.lessons.values()), framed=False
         )
 
-    @property
-    def first(self) -> Lesson | None:
-        return next((each for each in self.lessons.values() if isinstance(each, Lesson)), None)
-
     def wire(self) -> None:
         # A second lesson ends the first; the click must not get lost.
         self.tab.on(self.bar.choose, self._choose, outputs=self.outputs)

@@ -15,24 +15,22 @@ from ui import knobs
 from ui.payloads import search as payloads
 from ui.runs.reselect import RULES, Choice, Recorded, recorded
 from ui.session import Session
-from ui.tabs.compose import Compose
-from ui.tabs.fields import Fields, number
-from ui.tabs.lesson_bar import LessonBar
+from ui.tabs.fields import number, starts, typed
 from ui.tabs.tab import Page, Tab, Updates, got
 
 MAX_MATRIX = 32  # similarities of more samples than this take seconds, so they are only computed for "mbr"
 FIELDS: list[dict[str, Any]] = [
-    number("n", "samples", 1, 64, "Texts drawn in one batch."),
-    number("max_new_tokens", "new tokens", 1, 512, "Upper limit on generated tokens of each sample."),
-    {
-        "name": "answer",
-        "title": "answer pattern",
-        "kind": "text",
-        "placeholder": "the last number",
-        "hint": "Regular expression with one group that finds the answer to vote on; acts from the next run.",
-    },
+    number("n", "samples", 1, 64, 8, "Texts drawn in one batch."),
+    number("max_new_tokens", "new tokens", 1, 512, 64, "Upper limit on generated tokens of each sample."),
+    typed(
+        "answer",
+        "answer pattern",
+        "text",
+        "Regular expression with one group that finds the answer to vote on; acts from the next run.",
+        placeholder="the last number",
+    ),
 ]
-START: dict[str, Any] = {"n": 8, "max_new_tokens": 64, "answer": ""}
+START = starts(FIELDS)
 PROMPT = "Q: A box holds 4 red and 5 blue pens. How many pens does it hold?\nA:"
 NOTE = "All knobs on the left take part, the seed included: sample 1 is what Inspect draws under that seed."
 
@@ -45,27 +43,21 @@ class Samples(Tab):
 
     def __init__(self, page: Page):
         super().__init__(page)
-        self.compose = Compose("samples", PROMPT, run="Draw")
-        self.lessons = LessonBar(self, page.lessons)
-        self.fields = Fields("samples", FIELDS, START, NOTE)
-        self.picture = self.card(
-            "samples",
-            lambda session: payloads.samples(self.view(session), session.state(Choice).rule),
-            "cards",
+        self.lay_out(PROMPT, FIELDS, NOTE, run="Draw")
+        self.shown = self.picture(
+            "samples", lambda view, choice: payloads.samples(view, choice.rule), Choice, "cards"
         )
 
     def wire(self) -> None:
         super().wire()
-        self.on(self.picture.rule, self._rule)
+        self.on(self.shown.rule, self._rule)
 
     def begin(
         self, session: Session, engine: EngineProtocol, prompt: str, values: dict[str, Any]
     ) -> Sequence[RunStream]:
         asked = request(prompt, session.settings, values, session.state(Choice).rule, session.salt)
         stream = engine.stream(asked)
-        view = self.view(session)
-        view.begin(asked, "run")
-        view.prompt = prompt
+        self.view(session).begin(asked, "run", prompt=prompt)
         return [stream]
 
     def take(self, session: Session, number: int, event: Event) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 from backend.events import Event, Started
 from backend.protocol import EngineProtocol, RunStream
 from ui.session import Session
-from ui.tabs.compose import Compose
 from ui.tabs.tab import Page, Tab
 from ui.tabs.viewer import Viewer
 
@@ -27,7 +26,7 @@ class Score(Tab):
 
     def __init__(self, page: Page):
         super().__init__(page)
-        self.compose = Compose("score", EXAMPLE, run="Score")
+        self.lay_out(EXAMPLE, run="Score")
         self.viewer = Viewer(self)
         self.turning = [self.viewer.step]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,7 @@ from ui.payloads import speculation as payloads
 from ui.runs.series import Series
 from ui.runs.speculation import SOURCES, Kind, Speculation, rounds, source
 from ui.session import Session, View
-from ui.tabs.compose import Compose
-from ui.tabs.fields import Fields, number, select, tick
-from ui.tabs.lesson_bar import LessonBar
+from ui.tabs.fields import number, select, starts, tick
 from ui.tabs.tab import Page, Tab, Updates, got
 
 FOLDER = Path(__file__).parents[2] / "presets" / "speculation"
@@ -38,7 +36,7 @@ FIELDS: list[dict[str, Any]] = [
         SOURCES,
         "Where the guesses come from. A draft model needs the tokenizer of the model that runs.",
     ),
-    number("num_draft_tokens", "k, drafted", 1, 16, "Tokens guessed before each call of the target."),
+    number("num_draft_tokens", "k, drafted", 1, 16, 8, "Tokens guessed before each call of the target."),
     select(
         "verify",
         "check",
@@ -46,16 +44,12 @@ FIELDS: list[dict[str, Any]] = [
         "rejection accepts with probability min(1, p / q); coupled shares the luck, so the text is that "
         "of plain sampling under the same seed.",
     ),
-    number("max_new_tokens", "new tokens", 1, MAX_LENGTH, "Upper limit on generated tokens."),
-    tick("adaptive", "adaptive k", "Draft fewer after an early rejection, more after full acceptance."),
+    number("max_new_tokens", "new tokens", 1, MAX_LENGTH, 64, "Upper limit on generated tokens."),
+    tick(
+        "adaptive", "adaptive k", False, "Draft fewer after an early rejection, more after full acceptance."
+    ),
 ]
-START: dict[str, Any] = {
-    "draft": "prompt_lookup",
-    "num_draft_tokens": 8,
-    "verify": "rejection",
-    "max_new_tokens": 64,
-    "adaptive": False,
-}
+START = starts(FIELDS)
 NOTE = (
     "Temperature, cuts, penalties, seed and chat come from the knobs; draft and target pass the same stages."
 )
@@ -69,25 +63,15 @@ class Speculate(Tab):
 
     def __init__(self, page: Page):
         super().__init__(page)
-        self.lessons = LessonBar(self, page.lessons)
-        first = self.lessons.first
-        self.compose = Compose("speculate", first.prompt if first else "", lines=3)
-        self.fields = Fields("speculate", FIELDS, START, NOTE)
-        self.text = self._picture("drafts", payloads.text, "text")
-        self.payoff = self._picture("payoff", payloads.payoff)
+        first = self.first_lesson
+        self.lay_out(first.prompt if first else "", FIELDS, NOTE, lines=3)
+        self.text = self.picture("drafts", payloads.text, Speculation, "text")
+        self.payoff = self.picture("payoff", payloads.payoff, Speculation)
         with gr.Row(elem_classes="pg-speculate-row"):
-            self.round = self._picture("round", payloads.detail)
-            self.proof = self._picture("proof", payloads.proof)
-        self._picture("formula", lambda view, _: payloads.formula_point(view), spec=payloads.formula())
-
-    def _picture(
-        self, component: str, payload: Callable[[View, Speculation], Any], name: str = "", spec: Any = None
-    ) -> gr.HTML:
-        return self.card(
-            component,
-            lambda session: payload(self.view(session), session.state(Speculation)),
-            name,
-            spec=spec,
+            self.round = self.picture("round", payloads.detail, Speculation)
+            self.proof = self.picture("proof", payloads.proof, Speculation)
+        self.card(
+            "formula", lambda session: payloads.formula_point(self.view(session)), spec=payloads.formula()
         )
 
     def wire(self) -> None:
@@ -104,8 +88,7 @@ class Speculate(Tab):
         asked, view = request(engine, prompt, session.settings, values), self.view(session)
         series = Series(engine, [salted(session, asked), salted(session, plain(asked))])
         session.put(Speculation(lossless=lossless(asked), planned=["speculative", "plain"]))
-        view.begin(asked, "run")
-        view.prompt = prompt
+        view.begin(asked, "run", prompt=prompt)
         return [series]
 
     def take(self, session: Session, number: int, event: Event) -> None:

@@ -26,9 +26,7 @@ from ui.runs.structure import (
     error_report,
 )
 from ui.session import Session, forced_step
-from ui.tabs.compose import Compose
-from ui.tabs.fields import Fields, number, select, tick
-from ui.tabs.lesson_bar import LessonBar
+from ui.tabs.fields import Fields, number, select, starts, tick, typed
 from ui.tabs.player import start_all
 from ui.tabs.tab import Page, Tab, Updates, got
 
@@ -55,6 +53,7 @@ FIELDS: list[dict[str, Any]] = [
         "free text first",
         0,
         256,
+        0,
         "Up to this many tokens without the grammar, so that the model can think; a blank line ends them.",
     ),
     number(
@@ -62,30 +61,18 @@ FIELDS: list[dict[str, Any]] = [
         "new tokens",
         1,
         MAX_LENGTH,
+        80,
         "Upper limit on generated tokens, the free text included.",
     ),
     tick(
         "beside",
         "compare with no grammar",
+        True,
         "Runs the same prompt, knobs and seed without the grammar beside it.",
     ),
-    {
-        "name": "source",
-        "title": "grammar",
-        "kind": "area",
-        "rows": 9,
-        "placeholder": "Paste a schema here",
-        "hint": "Compiled while you type.",
-    },
+    typed("source", "grammar", "area", "Compiled while you type.", rows=9, placeholder="Paste a schema here"),
 ]
-START: dict[str, Any] = {
-    "kind": "json_schema",
-    "engine": "xgrammar",
-    "reason_first": 0,
-    "max_new_tokens": 80,
-    "beside": True,
-    "source": "",
-}
+START = starts(FIELDS)
 
 
 class Structure(Tab):
@@ -93,26 +80,21 @@ class Structure(Tab):
 
     name, title = "structure", "Structure"
     needs = ("grammars",)
+    fields: Fields
 
     def __init__(self, page: Page):
         super().__init__(page)
-        lessons = [lesson for lesson in page.lessons if lesson.tab == self.name]
-        first = lessons[0] if lessons else None
-        start = START | (dict(first.fields) | {"max_new_tokens": first.max_new_tokens} if first else {})
-        self.compose = Compose("structure", first.prompt if first else "")
-        self.lessons = LessonBar(self, lessons)
-        self.fields: Fields = Fields("structure", FIELDS, start)
-        self.report = self.card(
+        first = self.first_lesson
+        start = first.fields | {"max_new_tokens": first.max_new_tokens} if first else {}
+        self.lay_out(first.prompt if first else "", FIELDS, start=start)
+        self.report = self.picture(
             "compiled",
-            lambda session: payloads.compiled(session.state(StructureState).report),
+            lambda _, state: payloads.compiled(state.report),
+            StructureState,
             "report",
             framed=False,
         )
-        self.texts = self.card(
-            "structured",
-            lambda session: payloads.texts(self.view(session), session.state(StructureState)),
-            "texts",
-        )
+        self.texts = self.picture("structured", payloads.texts, StructureState, "texts")
         self.step = self.card("step", lambda session: payloads.step(self.view(session)))
 
     def wire(self) -> None:
@@ -159,8 +141,7 @@ class Structure(Tab):
         asked = request(prompt, session.settings, values, session.salt)
         free = [replace(asked, grammar=None, num_candidates=0)] if values["beside"] else []
         streams = start_all(engine, [asked, *free])
-        view.begin(asked, "run")
-        view.prompt = prompt
+        view.begin(asked, "run", prompt=prompt)
         state.begin(values["beside"], engine.vocab_size)
         return streams
 
@@ -188,14 +169,14 @@ class Structure(Tab):
         if number == 0:
             super().take(session, number, event)
         else:
-            session.state(StructureState).add_beside(event)
+            session.state(StructureState).beside.events.append(event)
 
     def ended(self, session: Session) -> None:
         """What the reader of the constrained text says of the other one."""
         state, asked = session.state(StructureState), self.view(session).request
-        if not state.has_beside or state.beside_finished is None or asked is None or asked.grammar is None:
+        if not state.has_beside or state.beside.finished is None or asked is None or asked.grammar is None:
             return
-        text = "".join(step.text for step in state.beside)
+        text = "".join(step.text for step in state.beside.tokens)
         try:
             found = self.loader.require().judge(asked.grammar, text.strip())
         except PlaygroundError:  # the engine was closed meanwhile

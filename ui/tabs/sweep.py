@@ -12,47 +12,40 @@ from backend import Request
 from backend.errors import PlaygroundError, RequestError
 from backend.protocol import EngineProtocol
 from backend.sweep import Axis, Outcome, Sweep, requests
-from ui import components, knobs
+from ui import knobs
 from ui.payloads import sweep as payloads
 from ui.runs.sweep_table import MAX_TOKENS, MEASURES, SweepState, Table, export, opened
 from ui.session import Session
-from ui.tabs.compose import Compose
-from ui.tabs.fields import Fields, check, number, select
-from ui.tabs.tab import Page, Tab, Updates, got, saved
+from ui.tabs.fields import check, number, select, starts
+from ui.tabs.tab import Page, Tab, Updates, got
 
 NAMES = {knob.name: knob.title for knob in knobs.KNOBS}
 # Fields that matter only with a second knob.
 SECOND: dict[str, Any] = {"unless": {"second": ""}}
 RANGE = (-100, 1_000_000)  # of all knobs; each refuses what it cannot be
 FIELDS: list[dict[str, Any]] = [
-    select("knob", "knob", NAMES, "The setting that is moved; all others stay as on the left."),
-    number("low", "from", *RANGE, "First value.", 0.05),
-    number("high", "to", *RANGE, "Last value.", 0.05),
-    number("count", "values", 1, 50, "How many values, evenly spaced."),
+    select(
+        "knob",
+        "knob",
+        NAMES,
+        "The setting that is moved; all others stay as on the left.",
+        start="temperature",
+    ),
+    number("low", "from", *RANGE, 0.2, "First value.", 0.05),
+    number("high", "to", *RANGE, 1.7, "Last value.", 0.05),
+    number("count", "values", 1, 50, 4, "How many values, evenly spaced."),
     select(
         "second",
         "second knob",
         {"": "none", **NAMES},
         "With a second knob every pair of values is run, and shown as a heat map.",
     ),
-    number("low2", "from", *RANGE, "First value of the second knob.", 0.05, **SECOND),
-    number("high2", "to", *RANGE, "Last value of the second knob.", 0.05, **SECOND),
-    number("count2", "values", 1, 50, "How many values of the second knob.", **SECOND),
-    number("seeds", "seeds", 1, 64, "Runs per value; every value gets the same seeds."),
-    number("max_new_tokens", "new tokens", 1, MAX_TOKENS, "Upper limit on generated tokens of each run."),
+    number("low2", "from", *RANGE, 0.5, "First value of the second knob.", 0.05, **SECOND),
+    number("high2", "to", *RANGE, 1, "Last value of the second knob.", 0.05, **SECOND),
+    number("count2", "values", 1, 50, 3, "How many values of the second knob.", **SECOND),
+    number("seeds", "seeds", 1, 64, 4, "Runs per value; every value gets the same seeds."),
+    number("max_new_tokens", "new tokens", 1, MAX_TOKENS, 48, "Upper limit on generated tokens of each run."),
 ]
-START: dict[str, Any] = {
-    "knob": "temperature",
-    "low": 0.2,
-    "high": 1.7,
-    "count": 4,
-    "second": "",
-    "low2": 0.5,
-    "high2": 1,
-    "count2": 3,
-    "seeds": 4,
-    "max_new_tokens": 48,
-}
 PROMPT = "The old man looked at the sea and"
 NOTE = (
     "One knob: the line is the median over the seeds (of loops: their share), the band the middle half, each "
@@ -68,10 +61,9 @@ class SweepTab(Tab):
 
     def __init__(self, page: Page):
         super().__init__(page)
-        self.compose = Compose("sweep", PROMPT, run="Sweep")
-        self.fields: Fields = Fields("sweep", FIELDS, START, NOTE)
-        self.picture = self.card("sweep", self._payload, "view")
-        self.saver = components.build("saver", None, "pg-sweep-saver")
+        self.lay_out(PROMPT, FIELDS, NOTE, run="Sweep")
+        self.shown = self.picture("sweep", payloads.payload, SweepState, "view")
+        self.save(self.shown.csv, "sweep.csv", lambda session: export(session.state(SweepState).table))
 
     def wire(self) -> None:
         super().wire()
@@ -85,18 +77,15 @@ class SweepTab(Tab):
                 return
             yield from inspect.run_again(session, replace(made[place], num_candidates=30))
 
-        self.on(self.picture.open_run, open_run, outputs=[*inspect.outputs, *inspect.opened], mode=None)
-        self.on(self.picture.csv, self._csv, outputs=[self.saver], mode=None)
-        self.on(self.picture.open_table, self._open, mode=None)
-        self.on(self.picture.measure, self._measure)
+        self.on(self.shown.open_run, open_run, outputs=[*inspect.outputs, *inspect.opened], mode=None)
+        self.on(self.shown.open_table, self._open, mode=None)
+        self.on(self.shown.measure, self._measure)
 
     def begin(
         self, session: Session, engine: EngineProtocol, prompt: str, values: dict[str, Any]
     ) -> Sequence[Sweep]:
         axes, made = plan(prompt, session.settings, values, session.salt)
-        view = self.view(session)
-        view.begin(made[0], "run")
-        view.prompt = prompt
+        self.view(session).begin(made[0], "run", prompt=prompt)
         session.state(SweepState).table = Table(axes, made)
         return [Sweep(engine, made)]
 
@@ -117,12 +106,6 @@ class SweepTab(Tab):
             session.state(SweepState).measure = wanted
         return self.draw(session)
 
-    def _csv(self, session: Session) -> dict[str, Any]:
-        table = session.state(SweepState).table
-        if not table.rows:
-            raise gr.Error("There is nothing to export yet: run a sweep first.", print_exception=False)
-        return saved(session, "sweep.csv", "text/csv", export(table))
-
     def _open(self, session: Session, event: gr.EventData) -> Updates:
         """Show a table saved earlier; a file that is none leaves what is shown."""
         view = self.view(session)
@@ -135,9 +118,6 @@ class SweepTab(Tab):
             view.notice = str(error)
         return self.draw(session)
 
-    def _payload(self, session: Session) -> dict[str, Any]:
-        return payloads.payload(self.view(session), session.state(SweepState))
-
 
 def plan(
     prompt: str, settings: dict[str, Any], values: dict[str, Any], salt: str
@@ -147,7 +127,7 @@ def plan(
     Raises:
         RequestError: a value has the wrong type or is out of range.
     """
-    wanted = check(FIELDS, START | values)
+    wanted = check(FIELDS, starts(FIELDS) | values)
     base = knobs.request(prompt, settings | {"max_new_tokens": wanted["max_new_tokens"]}, salt)
     base = knobs.seeded(base, 10_000)  # short: every run shows its own
     axes = [Axis.spaced(wanted["knob"], wanted["low"], wanted["high"], wanted["count"])]

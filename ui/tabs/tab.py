@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -71,6 +71,40 @@ class Tab:
         self.cards: dict[gr.HTML, Callable[[Session], Any]] = {}
         page.panels[self.name] = self
 
+    @property
+    def first_lesson(self) -> Lesson | None:
+        return next((lesson for lesson in self.page.lessons if lesson.tab == self.name), None)
+
+    def lay_out(
+        self,
+        prompt: str,
+        inputs: list[dict[str, Any]] | None = None,
+        note: str = "",
+        *,
+        start: Mapping[str, Any] | None = None,
+        component: str = "fields",
+        spec: Any = None,
+        **compose: Any,
+    ) -> None:
+        """The rows on top: prompt and buttons as of `Compose`, the tab's lessons, and its `Fields`."""
+        self.compose = Compose(self.name, prompt, **compose)
+        if self.first_lesson:
+            self.lessons = LessonBar(self, self.page.lessons)
+        if inputs:
+            self.fields = Fields(self.name, inputs, note, start, component, spec)
+
+    def save(self, event: Callable[..., Any], name: str, table: Callable[[Session], str]) -> None:
+        """Save the table, as CSV, as a file of that name when the event comes; an empty one is refused."""
+
+        def act(session: Session) -> dict[str, Any]:
+            text = table(session)
+            if not text:
+                raise gr.Error("There is nothing to export yet: run it first.", print_exception=False)
+            return saved(session, name, "text/csv", text)
+
+        saver = components.build("saver", None, f"pg-{self.name}-saver")
+        self.on(event, act, outputs=[saver], mode=None)
+
     def card(
         self,
         component: str,
@@ -86,6 +120,14 @@ class Tab:
             html.elem_classes = [*html.elem_classes, "pg-card"]
         self.cards[html] = payload
         return html
+
+    def picture(
+        self, component: str, payload: Callable[[View, Any], Any], state: type, name: str = "", **more: Any
+    ) -> gr.HTML:
+        """A card that draws the tab's View and the visitor's object of class `state`."""
+        return self.card(
+            component, lambda session: payload(self.view(session), session.state(state)), name, **more
+        )
 
     @property
     def prompt(self) -> gr.Textbox:

@@ -9,12 +9,12 @@ import pytest
 from backend import Engine, Request, Sample, SamplingParams
 from backend.events import Finished, PoolChange, PoolState
 from backend.kv.block_manager import BlockManager
+from backend.pool_view import PoolView, fold
 from backend.pool_watch import PoolWatch
 from backend.request import BeamSearch, Speculative
 from backend.sequence import Sequence
 from tests import models
 from tests.running import audit, greedy
-from ui.runs.pool import PoolView, view
 
 EMPTY = PoolState(8, 4, (), (), (), ())
 
@@ -57,7 +57,7 @@ def test_the_grid_equals_the_manager_after_every_one_of_three_thousand_operation
     rng = random.Random(block_size)
     blocks = BlockManager(max(8, 48 // block_size), block_size)
     watch = PoolWatch("a", blocks, [])
-    pool = view(watch.start)
+    pool = fold(watch.start)
     living: list[Sequence] = []
     seen: set[str] = set()
     for _ in range(3000):
@@ -102,7 +102,7 @@ def test_the_grid_equals_the_pool_at_every_step_of_mixed_runs_and_the_replay_end
     engine = models.engine(block_size=4, num_blocks=24, inline=True)
     rng = random.Random(3)
     watch = engine.watch_pool("")
-    pool, changes, late = view(watch.start), [], None
+    pool, changes, late = fold(watch.start), [], None
     requests = [
         greedy((1,) * 20, 30),
         Request((2,) * 9, strategy=Sample(3), max_new_tokens=12),
@@ -122,7 +122,7 @@ def test_the_grid_equals_the_pool_at_every_step_of_mixed_runs_and_the_replay_end
             streams.append(engine.stream(prefix, parent=streams[0]))
         if steps == 60:
             late = engine.watch_pool("")
-            late_pool = view(late.start)
+            late_pool = fold(late.start)
         if getattr(event, "token_id", None) is not None and stream is streams[0]:
             ids.append(event.token_id)
         if isinstance(event, Finished):
@@ -141,7 +141,7 @@ def test_the_grid_equals_the_pool_at_every_step_of_mixed_runs_and_the_replay_end
             assert_equal(late_pool, engine.block_manager, living)
     told = {change.operation for change in changes}
     assert {"allocate", "reuse", "fork", "copy", "free", "evict", "truncate", "preempt", "write"} <= told
-    assert view(watch.start, changes) == pool
+    assert fold(watch.start, changes) == pool
     assert pool.used == 0
     assert pool.num_free_blocks == 24
     assert len(pool.idle) == engine.block_manager.num_reusable_blocks > 0
@@ -155,7 +155,7 @@ def test_another_visitor_shows_as_taken_blocks_and_as_nothing_else() -> None:
     secret = Request((7,) * 21, strategy=Sample(3), max_new_tokens=9, cache_salt="a")
     stream = engine.stream(secret)
     seen: list[PoolChange] = []
-    pool = view(watch.start)
+    pool = fold(watch.start)
     for _ in stream:
         for change in watch.take():
             seen.append(change)
@@ -164,7 +164,7 @@ def test_another_visitor_shows_as_taken_blocks_and_as_nothing_else() -> None:
         assert pool.taken == in_use
     assert {change.operation for change in seen} == {"taken", "returned"}
     assert all((c.run, c.sequence, c.num_tokens, c.token_ids) == (-1, -1, 0, ()) for c in seen)
-    assert pool == view(engine.watch_pool("b").start)
+    assert pool == fold(engine.watch_pool("b").start)
     assert engine.block_manager.num_reusable_blocks > 0  # there is something, and it is not told
     assert (pool.idle, pool.findable, pool.contents, pool.num_free_blocks) == ({}, set(), {}, 32)
     assert engine.find_blocks((7,) * 21, "b") == []
@@ -207,7 +207,7 @@ def test_a_visitor_sees_runs_under_salts_made_from_its_own(salt: str, seen: bool
 
 
 def test_one_change_after_another() -> None:
-    pool = view(EMPTY)
+    pool = fold(EMPTY)
 
     def told(
         operation: str, sequence: int, block_ids: tuple[int, ...], num: int = 0, ids: tuple = ()
@@ -235,7 +235,7 @@ def test_one_change_after_another() -> None:
 
 
 def test_usage_is_the_mean_over_the_steps_each_taken_once_all_its_tokens_are_written() -> None:
-    pool = view(EMPTY)
+    pool = fold(EMPTY)
     changes = [
         PoolChange("allocate", 1, 1, (0, 1)),
         PoolChange("allocate", 2, 2, (2,)),

@@ -1,4 +1,4 @@
-"""The pool as a fold of its changes: which block holds what, for whom; pure."""
+"""The pool as a fold of what a watch tells of it: which block holds what, for whom; pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PoolView:
     Attributes:
         tables: block table of each living sequence. lengths: its tokens in the cache. runs: its run.
         contents: token ids of each block that the visitor filled, where they are still there.
-        filled: slots in use of each block that has an owner. ref_counts: owners of each block.
+        ref_counts: owners of each block that has any.
         findable: blocks that can be found by content. idle: of those the free ones, next to be evicted first.
         taken: blocks that other visitors use.
         left: the last block table of each sequence that gave its blocks back.
@@ -55,7 +55,6 @@ class PoolView:
     lengths: dict[int, int] = field(default_factory=dict)
     runs: dict[int, int] = field(default_factory=dict)
     contents: dict[int, list[int]] = field(default_factory=dict)
-    filled: dict[int, int] = field(default_factory=dict)
     ref_counts: Counter[int] = field(default_factory=Counter)
     findable: set[int] = field(default_factory=set)
     idle: dict[int, None] = field(default_factory=dict)
@@ -68,7 +67,17 @@ class PoolView:
     @property
     def used(self) -> int:
         """Blocks of the visitor that have an owner."""
-        return len(self.filled)
+        return len(self.ref_counts)
+
+    @property
+    def filled(self) -> dict[int, int]:
+        """Slots in use of each block that has an owner."""
+        found = dict.fromkeys(self.ref_counts, 0)
+        for sequence, table in self.tables.items():
+            for index, block_id in enumerate(table):
+                inside = min(self.block_size, self.lengths[sequence] - index * self.block_size)
+                found[block_id] = max(found[block_id], inside)
+        return found
 
     @property
     def num_free_blocks(self) -> int:
@@ -104,23 +113,16 @@ class PoolView:
             self.contents[block_id] = []
         self._hold(change)
 
-    def _reuse(self, change: PoolChange) -> None:
-        self._hold(change)
-
-    def _fork(self, change: PoolChange) -> None:
-        self._hold(change)
-
     def _hold(self, change: PoolChange) -> None:
         """The sequence has these blocks at the end of its table."""
         table = self.tables.setdefault(change.sequence, [])
         self.runs[change.sequence], self.lengths[change.sequence] = change.run, change.num_tokens
+        table += change.block_ids
+        self.ref_counts.update(change.block_ids)
         for block_id in change.block_ids:
-            table.append(block_id)
             self.idle.pop(block_id, None)
-            self.ref_counts[block_id] += 1
-            inside = change.num_tokens - (len(table) - 1) * self.block_size
-            held = max(0, min(self.block_size, inside))
-            self.filled[block_id] = max(self.filled.get(block_id, 0), held)
+
+    _reuse = _fork = _hold
 
     def _copy(self, change: PoolChange) -> None:
         source, copy = change.block_ids
@@ -130,9 +132,7 @@ class PoolView:
         held = max(0, change.num_tokens - index * self.block_size)
         self.contents[copy] = self.contents.get(source, [])[:held]
         self.ref_counts[copy] += 1
-        self.ref_counts[source] -= 1
-        self._count(copy)
-        self._count(source)
+        self._release([source])
 
     def _write(self, change: PoolChange) -> None:
         table = self.tables[change.sequence]
@@ -140,7 +140,6 @@ class PoolView:
         for place, token_id in enumerate(change.token_ids, start=first):
             block_id, slot = table[place // self.block_size], place % self.block_size
             self.contents[block_id][slot:] = [token_id]
-            self.filled[block_id] = max(self.filled[block_id], slot + 1)
         self.lengths[change.sequence] = change.num_tokens
         self.longest[change.sequence] = max(self.longest.get(change.sequence, 0), change.num_tokens)
         self.findable.update(change.block_ids)
@@ -152,8 +151,6 @@ class PoolView:
             del table[-len(change.block_ids) :]
         self.lengths[change.sequence] = change.num_tokens
         self._release(change.block_ids)
-        if table:
-            self._count(table[-1])
 
     def _free(self, change: PoolChange) -> None:
         self.left[change.sequence] = self.tables[change.sequence]
@@ -164,22 +161,13 @@ class PoolView:
     def _release(self, block_ids: Sequence[int]) -> None:
         for block_id in reversed(block_ids):
             self.ref_counts[block_id] -= 1
-            self._count(block_id)
-
-    def _count(self, block_id: int) -> None:
-        """Slots in use after an owner has left, or the block itself has no owner any more."""
-        if self.ref_counts[block_id] > 0:
-            self.filled[block_id] = max(
-                min(self.block_size, max(0, self.lengths[sequence] - index * self.block_size))
-                for sequence, index in self.owners(block_id)
-            )
-            return
-        del self.ref_counts[block_id]
-        self.filled.pop(block_id, None)
-        if block_id in self.findable:
-            self.idle[block_id] = None
-        else:
-            self.contents.pop(block_id, None)
+            if self.ref_counts[block_id]:
+                continue
+            del self.ref_counts[block_id]
+            if block_id in self.findable:
+                self.idle[block_id] = None
+            else:
+                self.contents.pop(block_id, None)
 
     def _evict(self, change: PoolChange) -> None:
         for block_id in change.block_ids:
@@ -207,8 +195,8 @@ class PoolView:
         usage.tokens += sum(self.lengths.values())
 
 
-def view(start: PoolState, changes: Iterable[PoolChange] = ()) -> PoolView:
-    """The pool as it was at `start`, with the changes since."""
+def fold(start: PoolState, changes: Iterable[PoolChange] = ()) -> PoolView:
+    """The pool as it was at `start`, with the changes since, which PoolWatch.take told in this order."""
     pool = PoolView(start.num_blocks, start.block_size)
     pool.taken, pool.findable = set(start.taken), set(start.findable)
     for sequence in start.sequences:
@@ -218,7 +206,6 @@ def view(start: PoolState, changes: Iterable[PoolChange] = ()) -> PoolView:
         pool.ref_counts.update(sequence.block_ids)
         for index, block_id in enumerate(sequence.block_ids):
             tokens = sequence.token_ids[index * pool.block_size : (index + 1) * pool.block_size]
-            pool.filled[block_id] = max(pool.filled.get(block_id, 0), len(tokens))
             if len(tokens) >= len(pool.contents.get(block_id, [])):
                 pool.contents[block_id] = list(tokens)
     for block_id, token_ids in start.idle:
