@@ -130,6 +130,7 @@ class Engine:
 
     @property
     def device(self) -> str:
+        """Where the model runs, as torch writes it: "cpu", "cuda:0"."""
         return str(self._runner.device)
 
     @property
@@ -149,6 +150,7 @@ class Engine:
 
     @property
     def vocab_size(self) -> int:
+        """Entries of a row of logits, V; a tokenizer may know fewer."""
         return self._runner.vocab_size
 
     @property
@@ -158,10 +160,12 @@ class Engine:
 
     @property
     def num_layers(self) -> int:
+        """Decoder layers of the target."""
         return int(self._runner.model.config.get_text_config().num_hidden_layers)
 
     @property
     def has_chat_template(self) -> bool:
+        """Whether a request may set chat."""
         return bool(self._tokenizer.chat_template)
 
     def encode(self, text: str) -> list[int]:

@@ -102,6 +102,7 @@ class Run:
         return self.pending
 
     def want(self, forward: Forward, pool: Pool) -> None:
+        """The strategy waits for this forward over this pool; sequences without blocks are let go."""
         self.pending = forward
         self.held = {sequence: place for sequence, place in self.held.items() if sequence.block_table}
         self.held.update(dict.fromkeys(forward.sequences, pool))
@@ -134,6 +135,7 @@ class Run:
         self.emit(replace(event, time=now))
 
     def finished(self, reason: FinishReason, message: str = "") -> Finished:
+        """Its last event, with times in seconds and tokens per second after the first token."""
         first = self.first_token_time
         decoding = self.last_token_time - first if first is not None else 0.0
         rate = (self.num_output_tokens - 1) / decoding if decoding > 0 else None
@@ -189,6 +191,7 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
+        """Whether no run waits or goes on."""
         return not (self._waiting or self._running)
 
     def add_pool(self, name: str, pool: Pool) -> None:

@@ -44,7 +44,9 @@ class Sequence:
 
     @property
     def num_output_tokens(self) -> int:
+        """Tokens after the prompt, computed or not."""
         return len(self.token_ids) - self.num_prompt_tokens
 
     def append(self, token_id: int) -> None:
+        """Put a token at the end; nothing is computed of it yet."""
         self.token_ids.append(token_id)

@@ -136,6 +136,7 @@ class Sweep:
                 yield outcome
 
     def close(self) -> None:
+        """End the runs that go on and start no more; returns once they have ended."""
         with self._lock:
             self._closed = True
             running = list(self._running)

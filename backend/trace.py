@@ -41,10 +41,16 @@ class Trace:
 
     @property
     def started(self) -> ev.Started:
+        """The first event.
+
+        Raises:
+            StopIteration: the run was refused, so that there is none.
+        """
         return next(event for event in self.events if isinstance(event, ev.Started))
 
     @property
     def finished(self) -> ev.Finished | None:
+        """The last event; None while the run goes on."""
         return next((event for event in self.events if isinstance(event, ev.Finished)), None)
 
     @property

@@ -68,6 +68,7 @@ class Pool:
 
     @property
     def full(self) -> bool:
+        """Whether it holds as many hypotheses as there are beams."""
         return len(self.hypotheses) >= self._params.num_beams
 
     @property

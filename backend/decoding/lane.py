@@ -41,6 +41,7 @@ class Lane:
 
     @property
     def finished(self) -> bool:
+        """Whether its text has ended, for whatever reason."""
         return self.finish_reason is not None
 
     def accept(self, choice: Choice) -> Iterator[Event]:

@@ -28,7 +28,12 @@ class Plan(NamedTuple):
 class DrafterSource(Protocol):
     """Makes drafters; see drafts.Drafts."""
 
-    def prepare(self, params: Speculative) -> Callable[[Context], Drafter]: ...
+    def prepare(self, params: Speculative) -> Callable[[Context], Drafter]:
+        """Check the parameters once; what comes back makes the drafter of one run.
+
+        Raises:
+            RequestError: there is no such draft for this model.
+        """
 
 
 def plan(request: Request, drafts: DrafterSource) -> Plan:

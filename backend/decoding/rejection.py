@@ -29,6 +29,7 @@ class Check:
 
     @property
     def accepted(self) -> bool:
+        """Whether the uniform number lies below the threshold."""
         return self.uniform < self.threshold
 
 

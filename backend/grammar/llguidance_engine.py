@@ -64,6 +64,12 @@ class LLGuidance(MaskEngine):
 
 
 class LMatcher(Matcher):
+    """Wraps llguidance.LLMatcher.
+
+    Raises:
+        PlaygroundError: llguidance gave up; in its words.
+    """
+
     def __init__(self, tokenizer: LLTokenizer, matcher: LLMatcher, vocab_size: int):
         self._tokenizer = tokenizer
         self._matcher = matcher

@@ -73,6 +73,8 @@ class Surrogates:
 
 
 class XMatcher(Matcher):
+    """Wraps xgrammar.GrammarMatcher; tokens that would write half a surrogate pair are masked."""
+
     def __init__(self, matcher: Any, surrogates: Surrogates, after_lead: Sequence[bool] = (False,)):
         self._matcher = matcher
         self._surrogates = surrogates

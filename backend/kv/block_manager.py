@@ -59,9 +59,11 @@ class BlockManager:
         return len(self._idle)
 
     def num_blocks_for(self, num_tokens: int) -> int:
+        """Blocks that so many tokens take, rounded up."""
         return -(-num_tokens // self.block_size)
 
     def ref_count(self, block_id: int) -> int:
+        """Sequences whose tables hold the block."""
         return self._blocks[block_id].ref_count
 
     def reuse(self, sequence: Sequence, limit: int) -> int:
@@ -119,6 +121,7 @@ class BlockManager:
         return found
 
     def is_findable(self, block_id: int) -> bool:
+        """Whether a later prompt can be given the block for its content."""
         return self._blocks[block_id].key is not None
 
     def num_needed(self, sequence: Sequence, num_tokens: int) -> int:

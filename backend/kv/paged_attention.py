@@ -104,6 +104,7 @@ class Row:
 
     @property
     def num_new(self) -> int:
+        """Tokens of this forward."""
         return self.end - self.start
 
     def gather(self, pool: Tensor, block_size: int) -> Tensor:

@@ -83,6 +83,7 @@ class PackedLinear(nn.Module):
         return cls(packed, pairs.to(torch.bfloat16).contiguous(), None if bias is None else bias.detach())
 
     def forward(self, x: Tensor) -> Tensor:
+        """y of x, rounded to bfloat16 on the way in; [..., columns] to [..., rows] in the dtype of x."""
         rows = x.reshape(-1, x.shape[-1]).to(torch.bfloat16)
         pairs = self.scale_and_zero.contiguous()  # a part of fused layers is a view
         out = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, self.packed, GROUP, pairs).to(x.dtype)
@@ -103,6 +104,7 @@ class HalfLinear(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        """y of x in float32; [..., columns] to [..., rows]."""
         return torch.ops.quantized.linear_dynamic_fp16(x, self._packed)
 
 

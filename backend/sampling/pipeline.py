@@ -52,7 +52,8 @@ class Grammar(processors.Mask, Protocol):
 
     def describe(
         self, output_ids: Sequence[int], model: Tensor, token_id: int, label: Callable[[int], str]
-    ) -> GrammarStep: ...
+    ) -> GrammarStep:
+        """What it meant for the token drawn after this output; `model` holds log-probabilities [V]."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ class Pipeline:
 
     @property
     def settings(self) -> tuple[StageSetting, ...]:
+        """The stages that are switched on, in their order."""
         return tuple(StageSetting(stage.name, stage.setting) for stage in self.stages)
 
     def process(self, logits: Tensor, history: History) -> Tensor:

@@ -32,6 +32,7 @@ class History(NamedTuple):
 
     @property
     def output_ids(self) -> Sequence[int]:
+        """The tokens after the prompt."""
         return self.token_ids[self.num_prompt_tokens :]
 
 
@@ -54,9 +55,11 @@ class Stage:
 
     @property
     def cuts(self) -> bool:
+        """Whether it rules tokens out, as opposed to reshaping."""
         return STAGES[self.name].cuts
 
     def apply(self, logits: Tensor, history: History) -> Tensor:
+        """The logits after the stage: [V], or [B, V] unless `reads_history`; what is cut becomes -inf."""
         raise NotImplementedError
 
     def threshold(self, before: Tensor, after: Tensor) -> float | None:
@@ -143,6 +146,7 @@ class NoRepeatNgram(Stage):
     reads_history: ClassVar[bool] = True
 
     def banned(self, token_ids: Sequence[int]) -> set[int]:
+        """Tokens that would repeat an n-gram if they came next."""
         if len(token_ids) + 1 < self.value:
             return set()
         tail = list(token_ids[len(token_ids) - self.value + 1 :])
@@ -317,9 +321,11 @@ class Mask(Protocol):
     """What a grammar allows after some output; see grammar.constraint.Constraint."""
 
     @property
-    def kind(self) -> str: ...
+    def kind(self) -> str:
+        """What the grammar is written as, a source of request.Grammar."""
 
-    def mask(self, output_ids: Sequence[int]) -> Tensor: ...
+    def mask(self, output_ids: Sequence[int]) -> Tensor:
+        """Which tokens may follow the output; bool [V] on the CPU."""
 
 
 class GrammarMask(Stage):

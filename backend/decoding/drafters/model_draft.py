@@ -35,6 +35,7 @@ class ModelDraft:
         self._sequence = Sequence([], context.root.num_prompt_tokens, context.root.salt)
 
     def draft(self, token_ids: list[int], count: int) -> Generator[Forward, list[Tensor], Draft]:
+        """As Drafter.draft, one forward of the draft model for each token; q is [V] for each."""
         count = min(count, self._context_length - len(token_ids) + 1)
         if count > 0:
             self._follow(token_ids)
@@ -52,6 +53,7 @@ class ModelDraft:
         return Draft(drawn, probabilities)
 
     def close(self) -> None:
+        """Give the draft model's blocks back."""
         self._blocks.free(self._sequence)
 
     def _follow(self, token_ids: list[int]) -> None:

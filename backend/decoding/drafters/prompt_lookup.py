@@ -59,6 +59,7 @@ class PromptLookup:
         return place + len(token_ids) - began if was_right else None
 
     def close(self) -> None:
+        """Forget the index."""
         self._following.clear()
         self._copied = None
 
