@@ -10,7 +10,7 @@ import pytest
 UI = Path(__file__).parents[2] / "ui"
 # From the bottom up; what stands in one row does not see the rest of the row, its own folder aside.
 ORDER = [
-    {"components", "numbers", "order", "tables", "titles"},
+    {"components", "diffs", "numbers", "order", "tables", "titles"},
     {"knobs"},
     {"link", "loading", "runs"},
     {"presets", "session"},
