@@ -7,6 +7,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -215,8 +216,16 @@ def settled(page: Any, view: str, tab: str) -> None:
 
 def start(page: Any, view: str, tab: str) -> None:
     """Press a tab's Run and wait until `view`, which counts what it shows, shows the new run."""
-    before = page.get_attribute(view, "data-number")
-    page.click(f"#pg-{tab}-run")
+    with begun(page, view):
+        page.click(f"#pg-{tab}-run")
+
+
+@contextmanager
+def begun(page: Any, view: str) -> Iterator[None]:
+    """What is done inside begins a run: wait until `view` shows it."""
+    shown = page.locator(view)  # a tab that was never opened shows nothing yet
+    before = shown.get_attribute("data-number") if shown.count() else 0
+    yield
     page.wait_for_selector(f"{view}:not([data-number='{before}'])")
 
 
@@ -232,20 +241,21 @@ def wait_for_end(page: Any, tab: str = "inspect") -> None:
     settled(page, f".pg-tab-{tab} .pg-strip", tab)
 
 
-def choose_lesson(page: Any, tab: str, lesson: Lesson) -> None:
+def choose_lesson(page: Any, view: str, tab: str, lesson: Lesson) -> None:
     """Click a lesson's button, wait until its prompt and its fields are in place, and stop its run."""
-    page.click(f'.pg-tab-{tab} [data-lesson="{lesson.name}"]')
+    with begun(page, view):
+        page.click(f'.pg-tab-{tab} [data-lesson="{lesson.name}"]')
     page.wait_for_selector(f'.pg-tab-{tab} [data-lesson="{lesson.name}"][aria-pressed="true"]')
     lesson_stands(page, tab, lesson)
-    stop(page, tab)
+    stop(page, view, tab)
 
 
-def stop(page: Any, tab: str) -> None:
-    """Press Stop of the run that has just begun, unless it is over, and wait for its end."""
+def stop(page: Any, view: str, tab: str) -> None:
+    """Press Stop of the run that `view` shows, unless it is over, and wait for the last drawing of it."""
     button = f"#pg-{tab}-stop"
-    page.wait_for_selector(f"{button}:not([disabled])", state="attached")
+    page.wait_for_selector(f"{button}:not([disabled]), {view}:not(.pg-running)", state="attached")
     page.evaluate("(query) => document.querySelector(query).click()", button)
-    page.wait_for_selector(f"{button}[disabled]", state="attached")
+    settled(page, view, tab)
 
 
 def lesson_stands(page: Any, tab: str, lesson: Lesson) -> None:

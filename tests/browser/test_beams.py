@@ -90,7 +90,9 @@ def test_the_slider_replays_the_search(beams: Any) -> None:
 def test_length_penalty_ranks_anew_without_a_run(
     beams: Any, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choose_lesson(beams, "beams", next(lesson for lesson in load_lessons() if lesson.name == "translation"))
+    choose_lesson(
+        beams, TREE, "beams", next(lesson for lesson in load_lessons() if lesson.name == "translation")
+    )
     start(beams, TREE, "beams")
     ended(beams)
     first = texts(beams)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.conftest import Site, lesson_stands, open_tab, settled, start, stop, text_of, until
+from tests.browser.conftest import Site, begun, lesson_stands, open_tab, settled, start, stop, text_of, until
 from ui.page import LESSONS
 from ui.presets.lessons import Lesson, load_lessons
 from ui.presets.request_sets import load_request_sets
@@ -34,19 +34,20 @@ def test_every_lesson_opens_with_its_settings_and_runs(tab: Any) -> None:
     # Those of Speculate and KV cache are run in the tests of these tabs.
     for lesson in (each for each in lessons if each.tab in VIEWS):
         open_tab(tab, "Lab")
-        tab.click(f'.pg-lessonlist [data-lesson="{lesson.name}"]')
+        with begun(tab, f".pg-tab-{lesson.tab} {VIEWS[lesson.tab]}"):
+            tab.click(f'.pg-lessonlist [data-lesson="{lesson.name}"]')
         run_short(tab, lesson)
 
 
 def run_short(page: Any, lesson: Lesson) -> None:
     """The lesson as it was put in place: its own run is stopped, and made again with few tokens."""
     panel = f".pg-tab-{lesson.tab}"
+    view = f"{panel} {VIEWS[lesson.tab]}"
     page.locator(f"#pg-{lesson.tab}-prompt textarea").wait_for(state="visible")
     lesson_stands(page, lesson.tab, lesson)
     page.wait_for_selector(f"{panel} .pg-lessons-ask:has-text({lesson.question[:30]!r})")
-    stop(page, lesson.tab)
+    stop(page, view, lesson.tab)
     page.fill(f'{panel} [data-field="max_new_tokens"]', "3" if lesson.tab != "structure" else "12")
-    view = f"{panel} {VIEWS[lesson.tab]}"
     start(page, view, lesson.tab)
     settled(page, view, lesson.tab)
     if lesson.tab == "compare":

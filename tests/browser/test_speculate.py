@@ -62,7 +62,9 @@ def run(page: Any, prompt: str | None = None, wait: bool = True, **values: objec
 
 
 def choose(page: Any, name: str) -> None:
-    choose_lesson(page, "speculate", next(lesson for lesson in load_lessons(FOLDER) if lesson.name == name))
+    choose_lesson(
+        page, TEXT, "speculate", next(lesson for lesson in load_lessons(FOLDER) if lesson.name == name)
+    )
 
 
 def kinds(page: Any) -> list[str]:

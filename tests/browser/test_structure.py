@@ -71,7 +71,9 @@ def run(page: Any) -> None:
 
 
 def choose(page: Any, name: str) -> None:
-    choose_lesson(page, "structure", next(lesson for lesson in load_lessons(FOLDER) if lesson.name == name))
+    choose_lesson(
+        page, TEXT, "structure", next(lesson for lesson in load_lessons(FOLDER) if lesson.name == name)
+    )
 
 
 def text(page: Any, side: str = WITH) -> str:
