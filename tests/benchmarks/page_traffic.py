@@ -1,10 +1,11 @@
 """What a running text costs the page per token: bytes sent, and milliseconds of browser and server.
 
-    python tests/benchmarks/page_traffic.py [--lengths 50 2000] [--pace 15]
+    python tests/benchmarks/page_traffic.py [--lengths 50 2000] [--pace 15] [--all-tabs]
 
 A tiny model answers every `pace` milliseconds, so that the figures are of the page and not of the model.
 Bytes are those of the event stream, uncompressed; browser time is CPU time of the main thread; server time is
-CPU time of the process, less that of the same run without a page. Opening the page is not counted.
+CPU time of the process, less that of the same run without a page. Opening the page is not counted. `behind` is
+how long after the last step of the model the page has drawn the end. With --all-tabs every tab was opened before.
 """
 
 import sys
@@ -46,8 +47,20 @@ class Traffic:
         return self.num_bytes, task * 1000, time.process_time() * 1000
 
 
-def measure(browser: Any, url: str, num_tokens: int) -> list[float]:
-    """Bytes, browser and server milliseconds per token of one run, from the click to its last drawing."""
+def open_tabs(page: Any) -> None:
+    """Open every tab once, and Inspect again."""
+    tabs = page.locator("#pg-tabs .tab-container [role=tab]")
+    for place in [*range(tabs.count()), 0]:
+        tabs.nth(place).click()
+        page.wait_for_timeout(500)
+
+
+def measure(browser: Any, url: str, num_tokens: int, all_tabs: bool = False) -> tuple[list[float], float]:
+    """One run, from the click to its last drawing.
+
+    Returns:
+        Bytes, browser and server milliseconds per token; the time at which the page showed the end.
+    """
     page = browser.new_page(viewport={"width": 1440, "height": 900})
     page.set_default_timeout(300_000)
     page.goto(
@@ -55,17 +68,20 @@ def measure(browser: Any, url: str, num_tokens: int) -> list[float]:
     )
     page.wait_for_selector(".pg-tab-inspect .pg-token", state="attached")
     page.wait_for_timeout(3000)  # what opens the page
+    if all_tabs:
+        open_tabs(page)
     traffic = Traffic(page)
     before = traffic.read()
     page.locator(".pg-tab-inspect .pg-run").click()
     page.wait_for_selector(".pg-tab-inspect .pg-strip.pg-running", state="attached")
     page.wait_for_selector(".pg-tab-inspect .pg-strip:not(.pg-running)")
+    ended = time.monotonic()
     page.wait_for_timeout(1000)  # the last drawings
     after = traffic.read()
     drawn = page.locator(".pg-tab-inspect .pg-token").count()
     assert drawn == num_tokens, f"{drawn} tokens are drawn"
     page.close()
-    return [(b - a) / num_tokens for a, b in zip(before, after, strict=True)]
+    return [(b - a) / num_tokens for a, b in zip(before, after, strict=True)], ended
 
 
 def without_page(engine: Engine, num_tokens: int) -> float:
@@ -84,12 +100,15 @@ def main() -> None:
     parser.add_argument(
         "--pace", type=float, default=15, help="milliseconds that one step of the model takes"
     )
+    parser.add_argument("--all-tabs", action="store_true", help="open every tab before the run")
     options = parser.parse_args()
     engine = models.engine(models.llama(max_position_embeddings=4096), block_size=16, num_blocks=1024)
-    forward = engine._runner.forward
+    forward, last_step = engine._runner.forward, time.monotonic()
 
     def paced(*args: Any) -> Any:
+        nonlocal last_step
         time.sleep(options.pace / 1000)
+        last_step = time.monotonic()
         return forward(*args)
 
     engine._runner.forward = paced  # type: ignore[method-assign, assignment]
@@ -102,10 +121,11 @@ def main() -> None:
         )
         measure(browser, url, 50)  # the first page compiles scripts
         for num_tokens in options.lengths:
-            sent, shown, served = measure(browser, url, num_tokens)
+            (sent, shown, served), ended = measure(browser, url, num_tokens, options.all_tabs)
+            behind = ended - last_step
             served -= without_page(engine, num_tokens)
             costs = f"{sent:6.0f} B, {shown:5.2f} ms browser, {served:5.2f} ms server"
-            print(f"{num_tokens:5} tokens: {costs}, per token")
+            print(f"{num_tokens:5} tokens: {costs}, per token; {behind:.2f} s behind")
         browser.close()
     blocks.close()
     engine.close()

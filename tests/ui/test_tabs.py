@@ -16,6 +16,7 @@ from backend.protocol import Capabilities, EngineProtocol
 from backend.recorded import LACKING, RecordedEngine, RecordedStream
 from tests import models
 from ui import components, knobs, order
+from ui import page as page_module
 from ui.header import Header
 from ui.loading import Loader
 from ui.page import LESSONS, TABS
@@ -258,3 +259,12 @@ def test_a_link_says_that_an_edited_list_of_requests_is_not_in_it(engine: Engine
     session.state(KvState).crowd.add(Ask("one more", 3, 1))
     assert first.title in panel.beyond_link(session)
     assert page.panels["score"].beyond_link(session) == ""
+
+
+def test_no_event_of_the_page_lets_the_browser_copy_its_pictures() -> None:
+    """With every update gradio's page copies each component on which the event could show a spinner."""
+    blocks = page_module.build(Loader(lambda progress: None))  # type: ignore[arg-type, return-value]
+    events = blocks.get_config_file()["dependencies"]
+    own = [event for event in events if event["api_visibility"] == "private"]
+    assert len(own) > 50
+    assert [event["id"] for event in own if event["show_progress_on"] != []] == []

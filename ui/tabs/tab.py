@@ -25,7 +25,14 @@ from ui.tabs.player import Playable, halt, play
 T = TypeVar("T")
 Updates = dict[Any, Any]
 # Events of the page itself: no spinner over the picture, not part of the API, one per visitor at a time.
-QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
+# A spinner stands on no component at all, since with every update of an event gradio's page copies the whole
+# value of each component that could show one, hidden or not.
+QUIET: dict[str, Any] = {
+    "show_progress": "hidden",
+    "show_progress_on": [],
+    "api_visibility": "private",
+    "concurrency_limit": None,
+}
 
 
 @dataclass
