@@ -4,8 +4,9 @@
 
 A tiny model answers every `pace` milliseconds, so that the figures are of the page and not of the model.
 Bytes are those of the event stream, uncompressed; browser time is CPU time of the main thread; server time is
-CPU time of the process, less that of the same run without a page. Opening the page is not counted. `behind` is
-how long after the last step of the model the page has drawn the end. With --all-tabs every tab was opened before.
+CPU time of the process, less that of the same run without a page. Opening the page is not counted. `behind`
+is how long after the last step of the model the page has drawn the end. With --all-tabs every tab was opened
+before.
 """
 
 import sys
